@@ -1,0 +1,106 @@
+// Straight-through gradients: sc_matmul is differentiated as a @ b.T.
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/library.h>
+
+#include "ops/sc_matmul.h"
+
+namespace scmp {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::Function;
+using torch::autograd::variable_list;
+
+at::Tensor call_below_autograd(const at::Tensor& a, const at::Tensor& b, const MatmulArgs& args,
+                               const std::optional<at::Tensor>& smooth_scales) {
+  static const auto op =
+      c10::Dispatcher::singleton()
+          .findSchemaOrThrow("scmp::sc_matmul", "")
+          .typed<at::Tensor(const at::Tensor&, const at::Tensor&, c10::string_view,
+                            c10::string_view, int64_t, std::optional<int64_t>, int64_t, int64_t,
+                            int64_t, std::optional<int64_t>, std::optional<c10::string_view>, bool,
+                            const std::optional<at::Tensor>&)>();
+  at::AutoDispatchBelowADInplaceOrView guard;
+  return op.call(a, b, args.granularity, args.mode, args.sc_prec, args.stoc_len, args.chunk_d,
+                 args.group_a, args.group_b, args.rng_levels, args.config,
+                 args.halve_bipolar_stoc_len, smooth_scales);
+}
+
+// left @ right at no less than float32, in the dtype of the operand whose gradient it is.
+at::Tensor product_as(const at::Tensor& left, const at::Tensor& right, at::ScalarType dtype) {
+  const auto wide = right.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  return at::matmul(left.to(wide), right.to(wide)).to(dtype);
+}
+
+// The same as an autograd node that cannot be differentiated again.
+struct OnceDifferentiable : Function<OnceDifferentiable> {
+  static at::Tensor forward(AutogradContext*, const at::Tensor& left, const at::Tensor& right,
+                            at::ScalarType dtype) {
+    at::AutoDispatchBelowADInplaceOrView guard;
+    return product_as(left, right, dtype);
+  }
+  static variable_list backward(AutogradContext*, const variable_list&) {
+    TORCH_CHECK_NOT_IMPLEMENTED(false,
+                                "sc_matmul: its straight-through gradient has no derivative; "
+                                "double backward is not supported");
+  }
+};
+
+at::Tensor gradient(const at::Tensor& left, const at::Tensor& right, at::ScalarType dtype) {
+  if (at::GradMode::is_enabled() && (left.requires_grad() || right.requires_grad())) {
+    return OnceDifferentiable::apply(left, right, dtype);
+  }
+  return product_as(left, right, dtype);
+}
+
+struct ScMatmul : Function<ScMatmul> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& a, const at::Tensor& b,
+                            const MatmulArgs& args,
+                            const std::optional<at::Tensor>& smooth_scales) {
+    ctx->save_for_backward({a, b, smooth_scales.value_or(at::Tensor())});
+    return call_below_autograd(a, b, args, smooth_scales);
+  }
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    const variable_list saved = ctx->get_saved_variables();
+    const at::Tensor &a = saved[0], &b = saved[1], &scales = saved[2], &g = grads[0];
+    at::Tensor grad_a, grad_b, grad_scales;
+    if (g.defined()) {
+      if (ctx->needs_input_grad(0)) grad_a = gradient(g, b, a.scalar_type());
+      if (ctx->needs_input_grad(1)) {
+        grad_b = gradient(g.transpose(-2, -1), a, b.scalar_type());
+      }
+      if (scales.defined() && scales.requires_grad()) grad_scales = at::zeros_like(scales);
+    }
+    return {grad_a, grad_b, at::Tensor(), grad_scales};
+  }
+};
+
+at::Tensor sc_matmul_autograd(const at::Tensor& a, const at::Tensor& b,
+                              c10::string_view granularity, c10::string_view mode, int64_t sc_prec,
+                              std::optional<int64_t> stoc_len, int64_t chunk_d, int64_t group_a,
+                              int64_t group_b, std::optional<int64_t> rng_levels,
+                              std::optional<c10::string_view> config, bool halve_bipolar_stoc_len,
+                              const std::optional<at::Tensor>& smooth_scales) {
+  const MatmulArgs args{granularity, mode,       sc_prec, stoc_len,
+                        chunk_d,     group_a,    group_b, rng_levels,
+                        config,      halve_bipolar_stoc_len, std::nullopt};
+  const bool has_scales = smooth_scales && smooth_scales->defined();
+  const auto has_tangent = [](const at::Tensor& x) { return x._fw_grad(0).defined(); };
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      !has_tangent(a) && !has_tangent(b) && !(has_scales && has_tangent(*smooth_scales)),
+      "sc_matmul: forward-mode differentiation is not supported");
+  if (at::GradMode::is_enabled() && (a.requires_grad() || b.requires_grad() ||
+                                     (has_scales && smooth_scales->requires_grad()))) {
+    return ScMatmul::apply(a, b, args, smooth_scales);
+  }
+  return call_below_autograd(a, b, args, smooth_scales);
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(scmp, Autograd, m) { m.impl("sc_matmul", sc_matmul_autograd); }
+
+}  // namespace scmp

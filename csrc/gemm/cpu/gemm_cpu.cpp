@@ -1,0 +1,48 @@
+#include "gemm/cpu/gemm_cpu.h"
+
+#include <algorithm>
+
+#include "cache/stream_cache.h"
+#include "gemm/cpu/byte_gemm.h"
+#include "gemm/cpu/rank_gemm.h"
+#include "gemm/reference.h"
+
+namespace scmp {
+namespace {
+
+constexpr int64_t kLongestByteSum = int64_t{1} << 31;  // D * L that 32-bit sums hold
+
+constexpr int64_t kLargestTables = int64_t{UINT32_MAX};  // byte tables are addressed with 32 bits
+
+// Below this many outputs, building a rank table per position costs more than counting cycles.
+constexpr int64_t kFewOutputs = 2048;
+
+Isa isa_of(CpuKernel kernel) {
+  return kernel == CpuKernel::avx512 ? Isa::avx512
+         : kernel == CpuKernel::avx2 ? Isa::avx2
+                                     : Isa::scalar;
+}
+
+// Tables of all lanes from the cache, or (too large to keep) one that builds lanes where needed.
+template <typename Tables>
+std::shared_ptr<const Tables> tables_for(const GemmProblem& p, const char* kind, int64_t bytes) {
+  const int64_t most = std::min(rng_cache().limit() / 2, kLargestTables);
+  if (bytes > most) return std::make_shared<const Tables>(*p.streams, false);
+  return rng_cache().get<Tables>(kind + p.stream_key, [&] { return Tables(*p.streams, true); });
+}
+
+}  // namespace
+
+void cpu_gemm(const GemmProblem& p, CpuKernel kernel, const ParallelFor& parallel) {
+  if (kernel == CpuKernel::reference) return reference_gemm(p, parallel);
+  const ByteLayout layout = choose_byte_layout(*p.streams);
+  if (layout.usable && std::min(p.chunk, p.d) < kLongestByteSum / 256) {
+    const int64_t bytes = ByteTables::total_bytes(*p.streams, layout);
+    return byte_gemm(p, tables_for<ByteTables>(p, "bytes/", bytes), isa_of(kernel), parallel);
+  }
+  const auto tables = tables_for<RankTables>(p, "rank/", RankTables::total_bytes(*p.streams));
+  if (!tables->has_lanes() && p.n * p.m < kFewOutputs) return reference_gemm(p, parallel);
+  rank_gemm(p, tables, isa_of(kernel), parallel);
+}
+
+}  // namespace scmp

@@ -1,0 +1,25 @@
+// Every schema of the scmp namespace, declared once.
+#include <torch/library.h>
+
+TORCH_LIBRARY(scmp, m) {
+  m.def(
+      "sc_matmul(Tensor a, Tensor b, str granularity=\"per_row\", *, str mode=\"bipolar\", "
+      "int sc_prec=8, int? stoc_len=None, int chunk_d=0, int group_a=1, int group_b=1, "
+      "int? rng_levels=None, str? config=None, bool halve_bipolar_stoc_len=False, "
+      "Tensor? smooth_scales=None) -> Tensor");
+  m.def(
+      "fused_quantize_bipolar(Tensor x, float abs_max, int sc_prec, int? rng_levels=None) -> "
+      "(Tensor boundary, Tensor sign)");
+  m.def(
+      "fused_quantize_bipolar_perrow(Tensor x, int sc_prec, int? rng_levels=None) -> "
+      "(Tensor boundary, Tensor sign, Tensor scale)");
+  m.def(
+      "fused_quantize_unipolar(Tensor x, float fp_max, float fp_min, int sc_prec, "
+      "bool compute_sum=False, int? rng_levels=None) -> (Tensor boundary, Tensor? row_sum)");
+  m.def(
+      "grouped_symmetric_quant(Tensor x, int group, int qmax) -> "
+      "(Tensor scale, Tensor q, Tensor sign)");
+  m.def(
+      "grouped_asymmetric_quant(Tensor x, int group, int qmax) -> "
+      "(Tensor scale, Tensor zero_point, Tensor q)");
+}

@@ -1,0 +1,172 @@
+#include "ops/sc_matmul.h"
+
+#include "cache/stream_cache.h"
+#include "ops/tensor_checks.h"
+#include "ops/value_error.h"
+
+namespace scmp {
+namespace {
+
+void check_operands(const char* op, const at::Tensor& a, const at::Tensor& b) {
+  check_rank(op, "a", a, 2, 3);
+  check_rank(op, "b", b, 2, 3);
+  TORCH_CHECK_VALUE(a.dim() == b.dim(), op, ": a and b must have the same rank, got a of shape ",
+                    a.sym_sizes(), " and b of shape ", b.sym_sizes());
+  check_dtype(op, "a", a);
+  check_dtype(op, "b", b);
+  TORCH_CHECK_VALUE(a.device() == b.device(), op, ": b must be on a's device ", a.device(),
+                    ", got ", b.device());
+  if (a.dim() == 3) {
+    TORCH_CHECK_VALUE(a.sym_size(0) == b.sym_size(0), op,
+                      ": a and b must have the same batch (first) size, got ", a.sym_size(0),
+                      " and ", b.sym_size(0));
+  }
+  TORCH_CHECK_VALUE(a.sym_size(-1) == b.sym_size(-1), op,
+                    ": a and b must have the same last size D, got ", a.sym_size(-1), " and ",
+                    b.sym_size(-1));
+}
+
+Granularity check_granularity(const char* op, const at::Tensor& a, const MatmulArgs& args) {
+  const auto& name = args.granularity;
+  TORCH_CHECK_VALUE(name == "per_row" || name == "per_tensor" || name == "per_head", op,
+                    ": granularity must be 'per_row', 'per_tensor' or 'per_head', got '", name,
+                    "'");
+  TORCH_CHECK_VALUE(args.mode == "bipolar" || args.mode == "unipolar", op,
+                    ": mode must be 'bipolar' or 'unipolar', got '", args.mode, "'");
+  if (name == "per_head") {
+    TORCH_CHECK_VALUE(a.dim() == 3, op, ": granularity 'per_head' needs 3D a and b, got ", a.dim(),
+                      "D");
+    TORCH_CHECK_VALUE(args.mode == "bipolar", op,
+                      ": granularity 'per_head' needs mode 'bipolar', got '", args.mode, "'");
+    return Granularity::per_head;
+  }
+  return name == "per_row" ? Granularity::per_row : Granularity::per_tensor;
+}
+
+void check_grouping(const char* op, const at::Tensor& a, const MatmulArgs& args,
+                    Granularity granularity) {
+  TORCH_CHECK_VALUE(args.chunk_d >= 0, op, ": chunk_d must be at least 0, got ", args.chunk_d);
+  if (args.chunk_d > 0) {
+    TORCH_CHECK_VALUE(granularity == Granularity::per_row, op, ": chunk_d > 0 (got ", args.chunk_d,
+                      ") needs granularity 'per_row', got '", args.granularity, "'");
+    TORCH_CHECK_VALUE(args.mode == "bipolar", op, ": chunk_d > 0 (got ", args.chunk_d,
+                      ") needs mode 'bipolar', got '", args.mode, "'");
+    TORCH_CHECK_VALUE(a.dim() == 2, op, ": chunk_d > 0 (got ", args.chunk_d,
+                      ") needs 2D a and b, got ", a.dim(), "D");
+  }
+  const std::pair<const char*, int64_t> groups[] = {{"group_a", args.group_a},
+                                                    {"group_b", args.group_b}};
+  for (const auto& [name, value] : groups) {
+    TORCH_CHECK_VALUE(value >= 1, op, ": ", name, " must be at least 1, got ", value);
+    TORCH_CHECK_VALUE(value == 1 || granularity == Granularity::per_row, op, ": ", name,
+                      " must be 1 unless granularity is 'per_row', got ", value, " with '",
+                      args.granularity, "'");
+  }
+}
+
+void check_lengths(const char* op, const MatmulArgs& args, MatmulKnobs& knobs) {
+  check_sc_prec(op, args.sc_prec);
+  const int64_t base = int64_t{1} << args.sc_prec;
+  const bool halve = args.halve_bipolar_stoc_len && !knobs.unipolar;
+  const auto resolve = [&](const char* name, const std::optional<int64_t>& value) {
+    if (!value) return static_cast<int>(halve ? base / 2 : base);
+    check_level_count(op, name, *value, args.sc_prec);
+    TORCH_CHECK_VALUE(!halve || *value <= base / 2, op, ": ", name, " must be in [1, ", base / 2,
+                      "] for sc_prec=", args.sc_prec, " with halve_bipolar_stoc_len, got ", *value);
+    return static_cast<int>(*value);
+  };
+  knobs.sc_prec = static_cast<int>(args.sc_prec);
+  knobs.length = resolve("stoc_len", args.stoc_len);
+  knobs.levels = resolve("rng_levels", args.rng_levels);
+}
+
+void check_config_fits(const char* op, const RngConfig& config, const c10::SymInt& depth,
+                       int64_t chunk_d) {
+  const std::pair<const char*, int64_t> lists[] = {
+      {"sng.q", static_cast<int64_t>(config.a.size())},
+      {"sng.k", static_cast<int64_t>(config.b.size())}};
+  for (const auto& [name, entries] : lists) {
+    if (chunk_d == 0) {
+      TORCH_CHECK_VALUE(depth == entries, op, ": config ", name, " must have D = ", depth,
+                        " entries, got ", entries);
+    } else if (entries != chunk_d) {
+      TORCH_CHECK_VALUE(depth == entries && depth <= chunk_d, op, ": config ", name,
+                        " must have chunk_d = ", chunk_d, " entries (or D = ", depth,
+                        " where D <= chunk_d), got ", entries);
+    }
+  }
+}
+
+void check_smooth_scales(const char* op, const at::Tensor& a, const at::Tensor& scales) {
+  TORCH_CHECK_VALUE(scales.dim() == 1 && scales.sym_size(0) == a.sym_size(-1), op,
+                    ": smooth_scales must have shape (D,) = (", a.sym_size(-1), ",), got ",
+                    scales.sym_sizes());
+  check_dtype(op, "smooth_scales", scales);
+  TORCH_CHECK_VALUE(scales.device() == a.device(), op, ": smooth_scales must be on a's device ",
+                    a.device(), ", got ", scales.device());
+}
+
+}  // namespace
+
+MatmulKnobs check_sc_matmul(const char* op, const at::Tensor& a, const at::Tensor& b,
+                            const MatmulArgs& args) {
+  MatmulKnobs knobs;
+  knobs.scramble = with_value_errors(op, [] { return read_environment(); });
+  check_operands(op, a, b);
+  knobs.granularity = check_granularity(op, a, args);
+  knobs.unipolar = args.mode == "unipolar";
+  check_grouping(op, a, args, knobs.granularity);
+  check_lengths(op, args, knobs);
+  knobs.chunk_d = args.chunk_d;
+  knobs.group_a = args.group_a;
+  knobs.group_b = args.group_b;
+  if (args.config) {
+    knobs.config = with_value_errors(op, [&] {
+      auto config = resolve_config(std::string(*args.config));
+      check_config(*config, knobs.sc_prec);
+      return config;
+    });
+    check_config_fits(op, *knobs.config, a.sym_size(-1), args.chunk_d);
+  }
+  if (args.smooth_scales && args.smooth_scales->defined()) {
+    check_smooth_scales(op, a, *args.smooth_scales);
+  }
+  return knobs;
+}
+
+MatmulPlan plan_sc_matmul(const MatmulKnobs& knobs, int64_t depth) {
+  MatmulPlan plan;
+  plan.chunked = knobs.chunk_d > 0 && depth > knobs.chunk_d;
+  plan.chunk = plan.chunked ? knobs.chunk_d : depth;
+  plan.chunks = plan.chunked ? (depth + plan.chunk - 1) / plan.chunk : 1;
+  plan.streams.sc_prec = knobs.sc_prec;
+  plan.streams.length = knobs.length;
+  plan.streams.levels = knobs.levels;
+  plan.streams.positions = plan.chunk;
+  plan.streams.scramble = knobs.scramble;
+  plan.streams.config = knobs.config;
+  plan.scheme.unipolar = knobs.unipolar;
+  plan.scheme.qmax = knobs.qmax();
+  Grouping grouping;
+  switch (knobs.granularity) {
+    case Granularity::per_row:
+      plan.scheme.rounding = plan.chunked ? Rounding::multiply : Rounding::divide;
+      grouping.kind = Grouping::Kind::row_groups;
+      break;
+    case Granularity::per_head:
+      plan.scheme.rounding = Rounding::multiply;
+      grouping.kind = Grouping::Kind::batch;
+      break;
+    case Granularity::per_tensor:
+      plan.scheme.rounding = Rounding::tensor;
+      grouping.kind = Grouping::Kind::tensor;
+      break;
+  }
+  grouping.chunk = plan.chunked ? plan.chunk : 0;
+  plan.a_grouping = plan.b_grouping = grouping;
+  plan.a_grouping.rows_per_group = knobs.group_a;
+  plan.b_grouping.rows_per_group = knobs.group_b;
+  return plan;
+}
+
+}  // namespace scmp

@@ -1,0 +1,48 @@
+// How an operand becomes integers: ranges, scales, zero points (the arithmetic of docs/semantics.md).
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <vector>
+
+#include "common/float_ops.h"
+
+namespace scmp {
+
+constexpr float kRangeFloor = 1e-5f;    // the smallest range a scale is made from
+constexpr double kRangeFloor64 = 1e-5;  // per_tensor, in double
+
+enum class Rounding {
+  divide,    // q = rint(x / scale): per_row
+  multiply,  // q = rint(x * (1 / scale)): per_head, chunks, fused per-row quantizer
+  tensor     // scale in double, q = rint(fma(x, 1 / scale, zero_point)): per_tensor
+};
+
+struct QuantScheme {
+  Rounding rounding = Rounding::divide;
+  bool unipolar = false;
+  int qmax = 127;
+};
+
+inline int bipolar_qmax(int sc_prec) { return (1 << (sc_prec - 1)) - 1; }
+inline int unipolar_qmax(int sc_prec) { return (1 << sc_prec) - 1; }
+
+/// What turns x into q: q = clamp(rint(x / divisor + zero_point)) or the multiplied form.
+struct Affine {
+  float factor = 0.0f;      // divisor (divide) or multiplier (multiply, tensor)
+  float zero_point = 0.0f;  // 0 when bipolar
+  float scale = 0.0f;       // as the epilogue uses it; NaN marks a range that held NaN or Inf
+  double scale64 = 0.0, zero_point64 = 0.0;  // per_tensor
+};
+
+/// The affine map of one group with finite extremes `low` and `high` (bipolar: amax in `high`).
+Affine make_affine(const QuantScheme& scheme, float low, float high);
+/// The same from a range in double (the fused quantizers' arguments).
+Affine make_tensor_affine(const QuantScheme& scheme, double low, double high);
+/// The map of a group that holds NaN or Inf.
+Affine nonfinite_affine();
+
+/// boundary[q] for q in 0..qmax: the code on a grid of `levels` that stands for level q.
+std::vector<uint16_t> boundary_table(int qmax, int levels);
+
+}  // namespace scmp

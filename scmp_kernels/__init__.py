@@ -1,0 +1,26 @@
+"""Bit-exact stochastic-computing kernels for PyTorch.
+
+``sc_matmul(a, b)`` is ``a @ b.T`` as a stochastic-computing accelerator would compute it, down to the
+last bit, on CPU and in ``torch.ops.scmp``. See docs/semantics.md for the numbers.
+"""
+
+from scmp_kernels import _load
+
+_load.load_library()
+
+from scmp_kernels import qwt, quant, sc, sensitivity  # noqa: E402  (the operators come first)
+from scmp_kernels._load import build_info  # noqa: E402
+from scmp_kernels.sc import clear_rng_cache, sc_matmul  # noqa: E402
+
+__version__ = build_info()["version"]
+
+__all__ = [
+    "__version__",
+    "build_info",
+    "clear_rng_cache",
+    "quant",
+    "qwt",
+    "sc",
+    "sc_matmul",
+    "sensitivity",
+]

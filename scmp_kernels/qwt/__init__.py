@@ -1,0 +1,1 @@
+"""QwT compensation: reserved, nothing is here yet."""

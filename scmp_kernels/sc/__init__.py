@@ -1,0 +1,7 @@
+"""Stochastic-computing matmul: operators, RNG configs and caches."""
+
+from scmp_kernels.sc.kernels import clear_rng_cache
+from scmp_kernels.sc.matmul import sc_matmul
+from scmp_kernels.sc.tuning import det_kernel_tuning
+
+__all__ = ["clear_rng_cache", "det_kernel_tuning", "sc_matmul"]

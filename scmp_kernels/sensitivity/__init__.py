@@ -1,0 +1,1 @@
+"""Per-operator, per-block sensitivity tools: reserved, nothing is here yet."""

@@ -1,0 +1,422 @@
+"""Stream configs: frozen, registered while they live, and what the helpers put into them."""
+
+import copy
+import gc
+import json
+import pickle
+import random
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from torch._dynamo.testing import CompileCounter
+
+from scmp_kernels import _C
+from scmp_kernels.sc import config_helpers as helpers
+from scmp_kernels.sc.config import StreamConfig, config_argument
+
+
+def small_config(seed=None):
+    rng = {"type": "true_random", "seed": seed} if seed is not None else {"type": "sobol"}
+    sng = {"rng_id": 0, "scramble": [1, 0, 2]}
+    return {"rng_pool": [rng], "sng": {"q": [sng, sng], "k": [sng, dict(sng)]}}
+
+
+def alive():
+    gc.collect()
+    return _C.registered_configs()
+
+
+# --- StreamConfig --------------------------------------------------------------------------------
+
+
+def test_equal_to_the_plain_dict_and_serialised_like_it():
+    plain = small_config()
+    config = StreamConfig(plain)
+    assert config == plain and plain == config and isinstance(config, dict)
+    assert json.dumps(config) == json.dumps(plain)
+    assert config["sng"] == plain["sng"] and config["rng_pool"] == plain["rng_pool"]
+    assert json.loads(config.text) == plain
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda c: c.__setitem__("x", 1),
+        lambda c: c.__delitem__("sng"),
+        lambda c: c.update(x=1),
+        lambda c: c.pop("sng"),
+        lambda c: c.popitem(),
+        lambda c: c.clear(),
+        lambda c: c.setdefault("x", 1),
+        lambda c: c.__ior__({"x": 1}),
+        lambda c: setattr(c, "_text", ""),
+        lambda c: delattr(c, "_text"),
+        lambda c: c["sng"].__setitem__("q", []),
+        lambda c: c["sng"]["q"].append(1),
+        lambda c: c["sng"]["q"].extend([1]),
+        lambda c: c["sng"]["q"].insert(0, 1),
+        lambda c: c["sng"]["q"].pop(),
+        lambda c: c["sng"]["q"].remove(c["sng"]["q"][0]),
+        lambda c: c["sng"]["q"].clear(),
+        lambda c: c["sng"]["q"].reverse(),
+        lambda c: c["sng"]["q"].sort(),
+        lambda c: c["sng"]["q"].__iadd__([1]),
+        lambda c: c["sng"]["q"].__imul__(2),
+        lambda c: c["sng"]["q"].__setitem__(0, 1),
+        lambda c: c["sng"]["q"].__delitem__(0),
+        lambda c: c["sng"]["q"][0].update(rng_id=1),
+        lambda c: c["sng"]["q"][0]["scramble"].__setitem__(0, 2),
+    ],
+)
+def test_frozen_at_every_depth(change):
+    config = StreamConfig(small_config())
+    with pytest.raises(TypeError, match="frozen"):
+        change(config)
+    assert config == small_config() and json.loads(config.text) == small_config()
+
+
+def test_calling_init_again_changes_nothing():
+    config = StreamConfig(small_config())
+    config.__init__({"x": 1})
+    config["sng"]["q"].__init__([1])
+    assert config == small_config()
+
+
+def test_later_changes_of_the_source_do_not_reach_it():
+    plain = small_config()
+    config = StreamConfig(plain)
+    plain["rng_pool"][0]["type"] = "lfsr"
+    assert config == small_config()
+
+
+def test_digest_is_of_the_contents_not_of_their_order():
+    a = StreamConfig(small_config())
+    b = StreamConfig(dict(reversed(small_config().items())))
+    assert a.digest == b.digest and a.text == b.text
+    assert a.digest != StreamConfig(small_config(seed=1)).digest
+    # sha256 of {"a":[1,2],"b":null}
+    assert StreamConfig({"b": None, "a": (1, 2)}).digest == (
+        "sha256:f25109c4111335e4a32d49373585e7a788ff5b10e70023f7004b170e7f84716a"
+    )
+
+
+def test_registered_as_long_as_one_of_its_kind_lives():
+    before = alive()
+    a = StreamConfig(small_config(seed=101))
+    assert alive() == before + 1
+    b = StreamConfig(small_config(seed=101))
+    assert alive() == before + 1
+    c = StreamConfig(small_config(seed=102))
+    assert alive() == before + 2
+    del a
+    assert alive() == before + 2
+    del b
+    assert alive() == before + 1
+    del c
+    assert alive() == before
+
+
+@pytest.mark.parametrize(
+    "duplicate",
+    [
+        copy.copy,
+        copy.deepcopy,
+        *(lambda c, p=p: pickle.loads(pickle.dumps(c, p)) for p in range(6)),
+    ],
+)
+def test_copies_register_anew(duplicate):
+    before = alive()
+    config = StreamConfig(small_config(seed=103))
+    twin = duplicate(config)
+    assert type(twin) is StreamConfig and twin is not config
+    assert twin == config and twin.digest == config.digest and twin.text == config.text
+    with pytest.raises(TypeError, match="frozen"):
+        twin["sng"]["q"].append(1)
+    del config
+    assert alive() == before + 1
+    del twin
+    assert alive() == before
+
+
+def test_parts_of_it_can_be_copied_and_pickled():
+    part = StreamConfig(small_config())["sng"]
+    assert copy.deepcopy(part) == part == pickle.loads(pickle.dumps(part))
+
+
+def test_unpickles_in_another_process():
+    config = StreamConfig(small_config(seed=104))
+    code = (
+        "import pickle, sys; from scmp_kernels import _C; "
+        "c = pickle.loads(sys.stdin.buffer.read()); print(_C.registered_configs(), c.digest)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], input=pickle.dumps(config), stdout=subprocess.PIPE, check=True
+    )
+    assert done.stdout.decode().split() == ["1", config.digest]
+
+
+@pytest.mark.parametrize("config", [{"a": {1, 2}}, {"a": np.int64(3)}, {"a": float("nan")}])
+def test_what_json_cannot_hold(config):
+    for function in (StreamConfig, config_argument):
+        with pytest.raises(ValueError, match="sc_matmul: config must be a dict that JSON can hold"):
+            function(config)
+
+
+def test_not_a_dict():
+    with pytest.raises(ValueError, match="StreamConfig: config must be a dict, got list"):
+        StreamConfig([1])
+
+
+# --- config_argument -----------------------------------------------------------------------------
+
+
+def test_config_argument_in_eager_mode():
+    config = StreamConfig(small_config())
+    assert config_argument(None) is None
+    assert config_argument(config) == config.digest
+    assert config_argument("text") == "text"
+    plain = small_config()
+    assert config_argument(plain) == config.text
+    plain["rng_pool"][0]["type"] = "lfsr"
+    assert json.loads(config_argument(plain)) == plain
+    with pytest.raises(ValueError) as caught:
+        config_argument(3)
+    assert str(caught.value) == (
+        "sc_matmul: config must be a dict, a config from scmp_kernels.sc.config_helpers or None, "
+        "got int"
+    )
+
+
+SEEN = []
+
+
+class Recorder(torch.nn.Module):
+    """Notes in SEEN what config_argument gives while its forward runs."""
+
+    def __init__(self, config):
+        super().__init__()
+        self.config = config
+
+    def forward(self, x):
+        SEEN.append(config_argument(self.config))
+        return x + 1
+
+
+def _make_fx(mode, pre_dispatch):
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    return lambda f: make_fx(f, tracing_mode=mode, pre_dispatch=pre_dispatch)(torch.ones(2))
+
+
+def _fake(f):
+    from torch._subclasses import FakeTensorMode
+
+    with FakeTensorMode():
+        f(torch.ones(2))
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        lambda f: torch.export.export(f, (torch.ones(2),), strict=False),
+        lambda f: torch.jit.trace(f, (torch.ones(2),), check_trace=False),
+        torch.fx.symbolic_trace,
+        _fake,
+        *(_make_fx(mode, pre) for mode in ("real", "fake", "symbolic") for pre in (False, True)),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:.*torch.jit.:DeprecationWarning")
+def test_no_digest_where_a_graph_is_recorded(record):
+    recorder = Recorder(StreamConfig(small_config()))
+    SEEN.clear()
+    record(recorder)
+    assert SEEN and set(SEEN) == {recorder.config.text}
+    SEEN.clear()
+    recorder(torch.ones(2))
+    assert SEEN == [recorder.config.digest]
+
+
+def test_dynamo_takes_the_text_and_recompiles_for_another_config():
+    def function(x, config):
+        return x * len(config_argument(config))
+
+    graphs = CompileCounter()
+    compiled = torch.compile(function, backend=graphs, fullgraph=True)
+    a, same, b = (StreamConfig(small_config(seed)) for seed in (1, 1, 12345))
+    for config in (a, same, b, a):
+        assert compiled(torch.ones(1), config).item() == len(config.text)
+    assert graphs.frame_count == 2
+
+
+def test_a_plain_dict_in_a_fullgraph_region_is_an_error():
+    compiled = torch.compile(
+        lambda x, config: x * len(config_argument(config)), backend="eager", fullgraph=True
+    )
+    with pytest.raises(Exception, match="sc_matmul: config must come from"):
+        compiled(torch.ones(1), small_config())
+
+
+# --- helpers -------------------------------------------------------------------------------------
+
+Q = {"type": "sobol", "seed_type": "q"}
+K = {"type": "sobol", "seed_type": "k"}
+SEED = [1, 3, 5, 11]
+
+
+def sng(rng_id, **extra):
+    return {"rng_id": rng_id, "scramble": None, **extra}
+
+
+@pytest.mark.parametrize(
+    ("config", "pool"),
+    [
+        (helpers.make_sobol_simple_config(2, 3), [Q, K]),
+        (helpers.make_sobol_custom_seed_config(2, 3, 4), [Q, K]),
+        (
+            helpers.make_sobol_custom_seed_config(2, 3, 4, q_seed=SEED, k_seed=np.array(SEED)),
+            [{"type": "sobol", "seed": SEED}] * 2,
+        ),
+        (
+            helpers.make_sobol_altseed_config(2, 3),
+            [Q, {"type": "sobol", "seed": [1, 3, 7, 15, 31, 63, 127, 255]}],
+        ),
+        (
+            helpers.make_sobol_altseed_config(2, 3, sc_prec=4, k_seed=SEED),
+            [Q, {"type": "sobol", "seed": SEED}],
+        ),
+    ],
+)
+def test_helper_contents(config, pool):
+    assert type(config) is StreamConfig
+    assert config == {"rng_pool": pool, "sng": {"q": [sng(0)] * 2, "k": [sng(1)] * 3}}
+
+
+def test_antithetic():
+    config = helpers.make_sobol_antithetic_config(2, 3)
+    assert config["rng_pool"] == [Q, K]
+    assert config["sng"] == {"q": [sng(0)] * 2, "k": [sng(1, complement=True)] * 3}
+
+
+def test_scrambling_is_random_per_position_and_repeatable():
+    random.seed(5)
+    config = helpers.make_sobol_custom_seed_config(20, 30, 6, use_scrambling=True)
+    permutations = [s["scramble"] for s in (*config["sng"]["q"], *config["sng"]["k"])]
+    assert len(permutations) == 50
+    assert all(sorted(p) == list(range(6)) for p in permutations)
+    assert len({tuple(p) for p in permutations}) > 25
+    random.seed(5)
+    shorter = helpers.make_sobol_custom_seed_config(20, 1, 6, use_scrambling=True)
+    assert (
+        shorter["sng"]["q"] == config["sng"]["q"]
+        and shorter["sng"]["k"][0]["scramble"] == (config["sng"]["k"][0]["scramble"])
+    )
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda: helpers.make_sobol_simple_config(-1, 2),
+            "make_sobol_simple_config: q_e must be an integer >= 0, got -1",
+        ),
+        (
+            lambda: helpers.make_sobol_antithetic_config(1, 2.5),
+            "make_sobol_antithetic_config: k_e must be an integer >= 0, got 2.5",
+        ),
+        (
+            lambda: helpers.make_sobol_altseed_config(1, 2, sc_prec=13),
+            "make_sobol_altseed_config: sc_prec must be an integer in [2, 12], got 13",
+        ),
+        (
+            lambda: helpers.make_sobol_altseed_config(1, 2, sc_prec=4, k_seed=[1, 1, 4, 1]),
+            "make_sobol_altseed_config: k_seed[2] must be odd and in [1, 7], got 4",
+        ),
+        (
+            lambda: helpers.make_sobol_custom_seed_config(1, 2, 4, q_seed=[1, 1]),
+            "make_sobol_custom_seed_config: q_seed must have 4 entries, got 2",
+        ),
+        (
+            lambda: helpers.make_sobol_custom_seed_config(1, 2, 4, use_scrambling=1),
+            "make_sobol_custom_seed_config: use_scrambling must be True or False, got 1",
+        ),
+    ],
+)
+def test_helper_errors(call, message):
+    with pytest.raises(ValueError) as caught:
+        call()
+    assert str(caught.value) == message
+
+
+def test_save_and_load(tmp_path):
+    config = helpers.make_sobol_custom_seed_config(3, 3, 5, use_scrambling=True)
+    path = helpers.save_config(config, tmp_path / "new" / "c.json", model="vit", accuracy=0.5)
+    assert path == tmp_path / "new" / "c.json"
+    assert json.loads(path.read_text())["metadata"] == {"model": "vit", "accuracy": 0.5}
+    loaded, metadata = helpers.load_config(str(path))
+    assert type(loaded) is StreamConfig and loaded == config and loaded.digest == config.digest
+    assert metadata == {"model": "vit", "accuracy": 0.5}
+    assert helpers.load_config(helpers.save_config(dict(config), path)) == (config, {})
+
+
+def test_save_errors(tmp_path):
+    with pytest.raises(ValueError, match=r"^save_config: config must have the key 'sng'"):
+        helpers.save_config({"rng_pool": [Q]}, tmp_path / "c.json")
+    config = helpers.make_sobol_simple_config(1, 1)
+    with pytest.raises(ValueError, match="^save_config: metadata must be what JSON can hold"):
+        helpers.save_config(config, tmp_path / "c.json", tensor=torch.ones(1))
+    assert not (tmp_path / "c.json").exists()
+
+
+def _config(**change):
+    return {"config": {**small_config(), **change}, "metadata": {}}
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{", "must be a JSON file: Expecting property name"),
+        ([1], "the file must be a dict, got [1]"),
+        ({"metadata": {}}, "the file must have the key 'config', got ['metadata']"),
+        ({**_config(), "x": 1}, "the file may have the keys config, metadata, got 'x'"),
+        ({**_config(), "metadata": 3}, "metadata must be a dict, got 3"),
+        (_config(x=1), "config may have the keys rng_pool, sng, got 'x'"),
+        (_config(rng_pool=[]), "config.rng_pool must be a list of generators, got []"),
+        (_config(rng_pool=[{}]), "config.rng_pool[0] must have the key 'type', got []"),
+        (
+            _config(rng_pool=[{"type": "halton"}]),
+            "config.rng_pool[0].type must be one of sobol, lfsr, true_random, got 'halton'",
+        ),
+        (
+            _config(rng_pool=[{"type": "sobol", "taps": [0]}]),
+            "config.rng_pool[0] may have the keys type, seed, seed_type, got 'taps'",
+        ),
+        (_config(sng={"q": []}), "config.sng must have the key 'k', got ['q']"),
+        (_config(sng={"q": 1, "k": []}), "config.sng.q must be a list, got 1"),
+        (
+            _config(sng={"q": [], "k": [{"scramble": None}]}),
+            "config.sng.k[0] must have the key 'rng_id', got ['scramble']",
+        ),
+        (
+            _config(sng={"q": [{"rng_id": 1}], "k": []}),
+            "config.sng.q[0].rng_id must be an integer in [0, 0], got 1",
+        ),
+        (
+            _config(sng={"q": [{"rng_id": 0, "scramble": 2}], "k": []}),
+            "config.sng.q[0].scramble must be a list or None, got 2",
+        ),
+        (
+            _config(sng={"q": [{"rng_id": 0, "complement": 1}], "k": []}),
+            "config.sng.q[0].complement must be a bool, got 1",
+        ),
+    ],
+)
+def test_malformed_files(tmp_path, content, message):
+    path = tmp_path / "bad.json"
+    path.write_text(content if isinstance(content, str) else json.dumps(content))
+    with pytest.raises(ValueError) as caught:
+        helpers.load_config(path)
+    assert str(caught.value).startswith(f"load_config: {path}: {message}")
+    assert "\n" not in str(caught.value)
