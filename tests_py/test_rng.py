@@ -1,4 +1,4 @@
-"""rng.py alone: the golden generators, imported by file path, against SPEC-like rules by hand."""
+"""rng.py alone: the golden generators, imported by file path, against values worked out by hand."""
 
 import importlib.util
 import random

@@ -75,8 +75,9 @@ void ByteTables::build_encode(const StreamSet& streams, int64_t lane, EncodedCod
   for (int code = -levels_; code <= levels_; ++code) {
     const int k = cycles[std::abs(code)];
     const int e = layout_.capped ? tops[k] : 0;
-    encode[code + levels_] = {static_cast<int16_t>(code < 0 ? -k : k),
-                              static_cast<uint8_t>(layout_.offset() + (code < 0 ? -e : e)), 0};
+    const auto cycles_bits = static_cast<uint16_t>(code < 0 ? -k : k);
+    const auto extra_bits = static_cast<uint8_t>(layout_.offset() + (code < 0 ? -e : e));
+    encode[code + levels_] = cycles_bits | static_cast<uint32_t>(extra_bits) << 16;
   }
 }
 

@@ -29,12 +29,12 @@ struct ByteLayout {
 
 ByteLayout choose_byte_layout(const StreamSet& streams);
 
-/// Entry of the encode table for signed code c at index c + levels.
-struct EncodedCode {
-  int16_t k;  // sign * cycles that the code keeps stream a on
-  uint8_t e;  // offset + sign * e(k)
-  uint8_t unused;
-};
+/// What a code of a becomes; entry c + levels of a lane's encode table, c from -levels to levels.
+/// Low 16 bits: sign * cycles that the code keeps stream a on; next 8 bits: offset + sign * e(k).
+using EncodedCode = uint32_t;
+
+static inline int16_t encoded_cycles(EncodedCode code) { return static_cast<int16_t>(code); }
+static inline uint8_t encoded_extra(EncodedCode code) { return static_cast<uint8_t>(code >> 16); }
 
 class ByteTables {
  public:

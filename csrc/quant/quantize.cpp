@@ -145,7 +145,7 @@ QuantizedOperand quantize_operand(const Source& source, const QuantScheme& schem
                                   const ParallelFor& parallel) {
   const int64_t rows = source.total_rows(), dim = source.dim;
   const RowKernels& kernels = row_kernels(current_isa());
-  const std::vector<uint16_t> boundary = boundary_table(scheme.qmax, levels);
+  const BoundaryMap boundary(scheme.qmax, levels);
   QuantizedOperand result;
   result.codes = Buffer<int16_t>(rows * dim);
   if (scheme.unipolar) result.level_sum = Buffer<float>(rows);
@@ -169,7 +169,7 @@ QuantizedOperand quantize_operand(const Source& source, const QuantScheme& schem
         quantize_levels(kernels, scheme, result.affines.at(row, chunk), x + first,
                         std::min(width, dim - first), q.data() + first);
       }
-      kernels.encode(q.data(), dim, boundary.data(), result.codes.data() + row * dim);
+      kernels.encode(q.data(), dim, boundary, result.codes.data() + row * dim);
       if (scheme.unipolar) result.level_sum[row] = static_cast<float>(kernels.sum(q.data(), dim));
     }
   });

@@ -73,11 +73,24 @@ void levels_fma(const float* x, int64_t count, float factor, float zero_point, i
   }
 }
 
-void encode(const float* q, int64_t count, const uint16_t* boundary, int16_t* codes) {
+void encode(const float* q, int64_t count, const BoundaryMap& boundary, int16_t* codes) {
+  const uint32_t multiplier = boundary.multiplier, bias = boundary.bias;
+  if (multiplier != 0) {
+    const int shift = boundary.shift;
+    for (int64_t i = 0; i < count; ++i) {
+      const auto level = static_cast<int32_t>(q[i]);
+      const int32_t sign = level >> 31;
+      const auto magnitude = static_cast<uint32_t>((level ^ sign) - sign);
+      const auto code = static_cast<int32_t>((magnitude * multiplier + bias) >> shift);
+      codes[i] = static_cast<int16_t>((code ^ sign) - sign);
+    }
+    return;
+  }
+  const uint16_t* table = boundary.table.data();
   for (int64_t i = 0; i < count; ++i) {
     const auto level = static_cast<int32_t>(q[i]);
     const int32_t sign = level >> 31;
-    const int32_t code = boundary[(level ^ sign) - sign];
+    const int32_t code = table[(level ^ sign) - sign];
     codes[i] = static_cast<int16_t>((code ^ sign) - sign);
   }
 }

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "cpu/isa.h"
+#include "quant/scheme.h"
 
 namespace scmp {
 
@@ -25,7 +26,7 @@ struct RowKernels {
   void (*levels_fma)(const float* x, int64_t count, float factor, float zero_point, int qmax,
                      float* q);
   /// codes = sign(q) * boundary[|q|].
-  void (*encode)(const float* q, int64_t count, const uint16_t* boundary, int16_t* codes);
+  void (*encode)(const float* q, int64_t count, const BoundaryMap& boundary, int16_t* codes);
   /// Exact sum of integral q.
   int64_t (*sum)(const float* q, int64_t count);
 };

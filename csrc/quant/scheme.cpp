@@ -48,12 +48,19 @@ Affine nonfinite_affine() {
   return affine;
 }
 
-std::vector<uint16_t> boundary_table(int qmax, int levels) {
-  std::vector<uint16_t> table(qmax + 1);
+BoundaryMap::BoundaryMap(int qmax, int levels) : table(qmax + 1) {
   for (int64_t q = 0; q <= qmax; ++q) {
     table[q] = static_cast<uint16_t>((2 * q * levels + qmax) / (2 * qmax));
   }
-  return table;
+  while ((int64_t{levels} << (shift + 1)) + (int64_t{1} << shift) < (int64_t{1} << 32)) ++shift;
+  multiplier = static_cast<uint32_t>(((int64_t{levels} << shift) + qmax / 2) / qmax);
+  bias = shift > 0 ? 1u << (shift - 1) : 0u;
+  for (uint32_t q = 0; q <= static_cast<uint32_t>(qmax); ++q) {
+    if ((q * multiplier + bias) >> shift != table[q]) {
+      multiplier = 0;
+      return;
+    }
+  }
 }
 
 }  // namespace scmp

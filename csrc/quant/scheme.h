@@ -42,7 +42,16 @@ Affine make_tensor_affine(const QuantScheme& scheme, double low, double high);
 /// The map of a group that holds NaN or Inf.
 Affine nonfinite_affine();
 
-/// boundary[q] for q in 0..qmax: the code on a grid of `levels` that stands for level q.
-std::vector<uint16_t> boundary_table(int qmax, int levels);
+/// The code on a grid of `levels` that stands for level q in 0..qmax:
+/// floor((2 * q * levels + qmax) / (2 * qmax)).
+struct BoundaryMap {
+  std::vector<uint16_t> table;  // by level
+  // Where 32 bits are enough, also (q * multiplier + bias) >> shift; else multiplier is 0.
+  uint32_t multiplier = 0, bias = 0;
+  int shift = 0;
+
+  BoundaryMap(int qmax, int levels);
+  uint16_t operator[](int level) const { return table[level]; }
+};
 
 }  // namespace scmp

@@ -7,12 +7,12 @@
 namespace scmp {
 namespace {
 
-ByteTileFn tile_function(Isa isa) {
+const ByteKernels& byte_kernels(Isa isa) {
 #if defined(SCMP_X86)
-  if (isa == Isa::avx512) return avx512::byte_tiles;
-  if (isa == Isa::avx2) return avx2::byte_tiles;
+  if (isa == Isa::avx512) return avx512::kByteKernels;
+  if (isa == Isa::avx2) return avx2::kByteKernels;
 #endif
-  return scalar::byte_tiles;
+  return scalar::kByteKernels;
 }
 
 constexpr int64_t kGrainProducts = int64_t{1} << 18;  // below this a second thread costs more
@@ -25,7 +25,8 @@ void byte_gemm(const GemmProblem& p, std::shared_ptr<const ByteTables> tables, I
   plan.problem = &p;
   plan.tables = tables.get();
   plan.blocks = make_blocks(p);
-  plan.a = pack_a(p, plan.blocks, *tables, parallel);
+  const ByteKernels& kernels = byte_kernels(isa);
+  plan.a = pack_a(p, plan.blocks, *tables, kernels.encode, parallel);
   plan.tiles = pack_b(p, plan.blocks, tables->layout(), parallel);
   plan.tiles_per_batch = (p.m + kTileColumns - 1) / kTileColumns;
   plan.rows_per_task = std::min<int64_t>(det_tuning() ? kTileRows / 2 : kTileRows, p.n);
@@ -34,7 +35,7 @@ void byte_gemm(const GemmProblem& p, std::shared_ptr<const ByteTables> tables, I
   const int64_t products =
       plan.rows_per_task * std::min<int64_t>(kTileColumns, p.m) * std::max<int64_t>(1, p.d);
   parallel(tasks, std::max<int64_t>(1, kGrainProducts / products),
-           [&](int64_t begin, int64_t end) { tile_function(isa)(plan, begin, end); });
+           [&](int64_t begin, int64_t end) { kernels.tiles(plan, begin, end); });
 }
 
 }  // namespace scmp

@@ -22,16 +22,20 @@ struct BytePlan {
   int64_t tiles_per_batch, row_blocks, rows_per_task;
 };
 
-using ByteTileFn = void (*)(const BytePlan& plan, int64_t first_task, int64_t last_task);
+/// One instruction set's functions.
+struct ByteKernels {
+  EncodeFn encode;
+  void (*tiles)(const BytePlan& plan, int64_t first_task, int64_t last_task);
+};
 
 namespace scalar {
-void byte_tiles(const BytePlan& plan, int64_t first_task, int64_t last_task);
+extern const ByteKernels kByteKernels;
 }
 namespace avx2 {
-void byte_tiles(const BytePlan& plan, int64_t first_task, int64_t last_task);
+extern const ByteKernels kByteKernels;
 }
 namespace avx512 {
-void byte_tiles(const BytePlan& plan, int64_t first_task, int64_t last_task);
+extern const ByteKernels kByteKernels;
 }
 
 void byte_gemm(const GemmProblem& problem, std::shared_ptr<const ByteTables> tables, Isa isa,

@@ -35,7 +35,7 @@ struct TileTask {
     const BlockRange& block = plan.blocks[b];
     const ByteTables& tables = *plan.tables;
     const uint8_t* table = tables.has_lanes() ? tables.lanes() : scratch;
-    uint32_t lane_offset[kBlock];
+    uint32_t lane_offset[kBlock] = {};
     for (int i = 0; i < block.count; ++i) {
       const int64_t lane = p.streams->lane(block.first - chunk_start(block) + i);
       const int64_t slot = tables.has_lanes() ? lane : i;
@@ -49,19 +49,19 @@ struct TileTask {
     alignas(64) uint8_t e_table[kWidth];
     memset(e_table, layout.offset(), sizeof e_table);
     const uint32_t flip_word = static_cast<uint32_t>(layout.flip()) * 0x01010101u;
+    const int64_t first = b * plan.a.rows + batch * p.n + first_row;
     for (int64_t r = 0; r < rows; ++r) {
-      const int64_t row = batch * p.n + first_row + r;
-      const int16_t* k = plan.a.k.data() + row * p.d + block.first;
-      uint32_t offset[kBlock], flip[kBlock];
-      for (int i = 0; i < block.count; ++i) {
-        const int32_t negative = k[i] >> 15;
-        offset[i] = lane_offset[i] + static_cast<uint32_t>((k[i] ^ negative) - negative) * kWidth;
+      const int16_t* k = plan.a.k.data() + (first + r) * kBlock;
+      alignas(64) uint32_t offset[kBlock], flip[kBlock];
+      for (int i = 0; i < kBlock; ++i) {
+        const int32_t signed_k = k[i], negative = signed_k >> 31;
+        offset[i] = lane_offset[i] + static_cast<uint32_t>((signed_k ^ negative) - negative) * kWidth;
         flip[i] = static_cast<uint32_t>(negative) & flip_word;
       }
       uint32_t* row_sums = sums + r * tile.columns;
       lookup<kWidth, kNarrow>({table, offset, flip, block.count, lines}, tile.columns, row_sums);
       if (layers == 0) continue;
-      memcpy(e_table, plan.a.e.data() + (row * plan.blocks.size() + b) * kBlock, kBlock);
+      memcpy(e_table, plan.a.e.data() + (first + r) * kBlock, kBlock);
       const uint8_t* layer_lines = lines + int64_t{block.count} * 2 * tile.columns;
       lookup<kWidth, kNarrow>({e_table, kZeros, kZeros, layers, layer_lines}, tile.columns,
                               row_sums);
@@ -124,9 +124,16 @@ void run_tasks(const BytePlan& plan, int64_t first_task, int64_t last_task) {
   }
 }
 
-}  // namespace
+void encode(const EncodedCode* table, const int32_t* offset, const int16_t* codes, int count,
+            int16_t* k, uint8_t* e) {
+  alignas(64) uint32_t entries[kBlock];
+  for (int i = 0; i < count; ++i) entries[i] = table[offset[i] + codes[i]];
+  for (int i = 0; i < count; ++i) k[i] = encoded_cycles(entries[i]);
+  if (e == nullptr) return;
+  for (int i = 0; i < count; ++i) e[i] = encoded_extra(entries[i]);
+}
 
-void byte_tiles(const BytePlan& plan, int64_t first_task, int64_t last_task) {
+void tiles(const BytePlan& plan, int64_t first_task, int64_t last_task) {
   const ByteLayout& layout = plan.tables->layout();
   if (layout.width == 128) {
     (layout.narrow ? run_tasks<128, true> : run_tasks<128, false>)(plan, first_task, last_task);
@@ -134,6 +141,10 @@ void byte_tiles(const BytePlan& plan, int64_t first_task, int64_t last_task) {
     (layout.narrow ? run_tasks<256, true> : run_tasks<256, false>)(plan, first_task, last_task);
   }
 }
+
+}  // namespace
+
+const ByteKernels kByteKernels = {encode, tiles};
 
 }  // namespace SCMP_ISA
 }  // namespace scmp

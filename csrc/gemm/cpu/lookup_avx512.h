@@ -26,7 +26,8 @@ struct Row {  // one table row in registers
 // Sums of the 64 bytes of a line in 16 bits: `all` adds words as they are (even byte + 256 * odd
 // byte, modulo 2**16), `odd` the odd bytes; the even sums are all - 256 * odd.
 struct WordSums {
-  __m512i all = _mm512_setzero_si512(), odd = _mm512_setzero_si512();
+  __m512i all, odd;
+  void clear() { all = odd = _mm512_setzero_si512(); }
   void add(__m512i bytes) {
     all = _mm512_add_epi16(all, bytes);
     odd = _mm512_add_epi16(odd, _mm512_srli_epi16(bytes, 8));
@@ -47,10 +48,19 @@ struct WordSums {
   }
 };
 
+// Kept in a register: as a memory operand it would be loaded once per 64 columns.
+static inline __m512i broadcast(uint32_t word) {
+  __m512i words = _mm512_set1_epi32(static_cast<int>(word));
+  asm("" : "+v"(words));
+  return words;
+}
+
 template <int kWidth, bool kNarrow, int kGroups>
 static void lookup_groups(const LookupSteps& steps, uint32_t* sums) {
   constexpr int kColumns = 64 * kGroups, kXor3 = 0x96;
   WordSums words[kGroups];
+#pragma GCC unroll 4
+  for (int g = 0; g < kGroups; ++g) words[g].clear();
   const auto value = [&](const Row<kWidth>& row, __m512i row_flip, const uint8_t* line) {
     const __m512i index = _mm512_loadu_si512(line);
     const __m512i flip = _mm512_loadu_si512(line + kColumns);
@@ -62,8 +72,8 @@ static void lookup_groups(const LookupSteps& steps, uint32_t* sums) {
     for (; i + 2 <= steps.count; i += 2, line += 4 * kColumns) {
       const Row<kWidth> first(steps.table + steps.offset[i]);
       const Row<kWidth> second(steps.table + steps.offset[i + 1]);
-      const __m512i first_flip = _mm512_set1_epi32(static_cast<int>(steps.flip[i]));
-      const __m512i second_flip = _mm512_set1_epi32(static_cast<int>(steps.flip[i + 1]));
+      const __m512i first_flip = broadcast(steps.flip[i]);
+      const __m512i second_flip = broadcast(steps.flip[i + 1]);
       for (int g = 0; g < kGroups; ++g) {
         words[g].add(_mm512_add_epi8(value(first, first_flip, line + 64 * g),
                                      value(second, second_flip, line + 2 * kColumns + 64 * g)));
@@ -72,7 +82,7 @@ static void lookup_groups(const LookupSteps& steps, uint32_t* sums) {
   }
   for (; i < steps.count; ++i, line += 2 * kColumns) {
     const Row<kWidth> row(steps.table + steps.offset[i]);
-    const __m512i row_flip = _mm512_set1_epi32(static_cast<int>(steps.flip[i]));
+    const __m512i row_flip = broadcast(steps.flip[i]);
     for (int g = 0; g < kGroups; ++g) words[g].add(value(row, row_flip, line + 64 * g));
   }
   for (int g = 0; g < kGroups; ++g) words[g].flush(sums + 64 * g);

@@ -1,9 +1,9 @@
 #include "gemm/cpu/pack.h"
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 
+#include "gemm/cpu/bit_masks.h"
 #include "gemm/cpu/transpose.h"
 
 namespace scmp {
@@ -11,17 +11,11 @@ namespace {
 
 constexpr int64_t kGrainElements = 1 << 14;
 
-uint64_t sign_bits(const int16_t* values, int count) {
-  uint64_t bits = 0;
-  for (int i = 0; i < count; ++i) bits |= uint64_t{values[i] < 0} << i;
-  return bits;
-}
-
 // One tile's staging area: a line per column, positions contiguous.
 struct Staging {
   alignas(64) uint8_t index[kTileColumns][kBlock];
   alignas(64) uint8_t flip[kTileColumns][kBlock];
-  std::array<std::vector<uint8_t>, kTileColumns> capped;  // positions with the top code
+  uint64_t capped[kTileColumns];  // bit i: the column's code at position i is at the top
 };
 
 // The kernels add even and odd bytes of a 64-byte line apart: byte 2i is column i, 2i+1 column 32+i.
@@ -66,18 +60,19 @@ void write_lines(const Staging& staging, int columns, int count, uint8_t* out) {
   }
 }
 
-void write_layers(const Staging& staging, int columns, int layers, const int16_t* codes,
-                  int64_t code_stride, int real_columns, const ByteLayout& layout, uint8_t* out,
+void write_layers(Staging& staging, int columns, int layers, const int16_t* codes,
+                  int64_t code_stride, const ByteLayout& layout, uint8_t* out,
                   int32_t* constants) {
   const int flip = layout.flip(), offset = layout.offset();
   for (int layer = 0; layer < layers; ++layer, out += 2 * columns) {
     std::memset(out, kBlock, columns);
     std::memset(out + columns, 0, columns);
     for (int column = 0; column < columns; ++column) {
-      const auto& capped = staging.capped[column];
+      uint64_t& capped = staging.capped[column];
       int constant = offset;
-      if (column < real_columns && layer < static_cast<int>(capped.size())) {
-        const int position = capped[layer];
+      if (capped != 0) {
+        const int position = __builtin_ctzll(capped);
+        capped &= capped - 1;
         const bool negative = codes[column * code_stride + position] < 0;
         out[byte_of_column(column)] = static_cast<uint8_t>(position);
         out[columns + byte_of_column(column)] = static_cast<uint8_t>(negative ? flip : 0);
@@ -99,17 +94,21 @@ PackedTile pack_tile(const GemmProblem& p, const std::vector<BlockRange>& blocks
   std::fill_n(tile.layer_constant.data(), tile.layer_constant.size(), 0);
   const int16_t* codes = p.b_codes + (batch * p.m + first_column) * p.d;
 
+  // First the top codes: they decide how many lines each block takes.
+  const auto top = static_cast<int16_t>(levels);
+  Buffer<uint64_t> capped(layout.capped ? blocks.size() * tile.columns : 0);
   size_t lines = 0;  // of 2 * columns bytes
-  for (const BlockRange& block : blocks) {
+  for (size_t b = 0; b < blocks.size(); ++b) {
     int layers = 0;
-    for (int column = 0; layout.capped && column < real; ++column) {
-      const int16_t* c = codes + column * p.d + block.first;
-      int tops = 0;
-      for (int i = 0; i < block.count; ++i) tops += c[i] == levels || c[i] == -levels;
-      layers = std::max(layers, tops);
+    for (int column = 0; layout.capped && column < tile.columns; ++column) {
+      uint64_t& mask = capped[b * tile.columns + column];
+      mask = column < real ? magnitude_mask(codes + column * p.d + blocks[b].first,
+                                            blocks[b].count, top)
+                           : 0;
+      layers = std::max(layers, __builtin_popcountll(mask));
     }
     tile.blocks.push_back({lines * 2 * tile.columns, layers});
-    lines += block.count + layers;
+    lines += blocks[b].count + layers;
   }
   tile.data = Buffer<uint8_t>(lines * 2 * tile.columns);
 
@@ -121,20 +120,15 @@ PackedTile pack_tile(const GemmProblem& p, const std::vector<BlockRange>& blocks
     for (int column = 0; column < tile.columns; ++column) {
       uint64_t& negative = tile.negative[b * tile.columns + column];
       negative = 0;
-      auto& capped = staging->capped[column];
-      capped.clear();
+      if (layout.capped) staging->capped[column] = capped[b * tile.columns + column];
       if (column >= real) continue;
       const int16_t* c = codes + column * p.d + block.first;
       stage_column(c, block.count, levels, layout, staging->index[column], staging->flip[column]);
-      negative = sign_bits(c, block.count);
-      if (tile.blocks[b].layers == 0) continue;
-      for (int i = 0; i < block.count; ++i) {
-        if (c[i] == levels || c[i] == -levels) capped.push_back(static_cast<uint8_t>(i));
-      }
+      negative = negative_mask(c, block.count);
     }
     uint8_t* out = tile.data.data() + tile.blocks[b].offset;
     write_lines(*staging, tile.columns, block.count, out);
-    write_layers(*staging, tile.columns, tile.blocks[b].layers, codes + block.first, p.d, real,
+    write_layers(*staging, tile.columns, tile.blocks[b].layers, codes + block.first, p.d,
                  layout, out + int64_t{block.count} * 2 * tile.columns,
                  tile.layer_constant.data() + block.chunk * tile.columns);
   }
@@ -155,56 +149,44 @@ std::vector<BlockRange> make_blocks(const GemmProblem& p) {
 }
 
 PackedA pack_a(const GemmProblem& p, const std::vector<BlockRange>& blocks,
-               const ByteTables& tables, const ParallelFor& parallel) {
+               const ByteTables& tables, EncodeFn encode, const ParallelFor& parallel) {
   const int64_t rows = p.batches * p.n, count = static_cast<int64_t>(blocks.size());
-  const int levels = p.streams->levels;
   const bool capped = tables.layout().capped;
   PackedA packed;
-  packed.k = Buffer<int16_t>(rows * p.d);
+  packed.rows = rows;
+  packed.k = Buffer<int16_t>(count * rows * kBlock);
   packed.negative = Buffer<uint64_t>(rows * count);
-  if (capped) packed.e = Buffer<uint8_t>(rows * count * kBlock);
+  if (capped) packed.e = Buffer<uint8_t>(count * rows * kBlock);
   const int64_t encode_size = tables.encode_size();
-  const int64_t grain = std::max<int64_t>(1, kGrainElements / std::max<int64_t>(1, p.d));
+  const bool cached = tables.has_lanes();
   // Rows are the parallel axis when the encode tables exist, blocks when they are built on the fly.
-  const auto encode_block = [&](int64_t b, const EncodedCode* const* lanes, int64_t row_begin,
-                                int64_t row_end) {
+  const auto encode_block = [&](int64_t b, EncodedCode* scratch, int64_t begin, int64_t end) {
     const BlockRange& block = blocks[b];
-    for (int64_t row = row_begin; row < row_end; ++row) {
-      const int16_t* codes = p.a_codes + row * p.d + block.first;
-      int16_t* k = packed.k.data() + row * p.d + block.first;
-      uint8_t* e = capped ? packed.e.data() + (row * count + b) * kBlock : nullptr;
-      for (int i = 0; i < block.count; ++i) {
-        const EncodedCode code = lanes[i][codes[i] + levels];
-        k[i] = code.k;
-        if (e) e[i] = code.e;
-      }
-      packed.negative[row * count + b] = sign_bits(k, block.count);  // a code may enable 0 cycles
+    int32_t offset[kBlock];  // of code 0 of each position's lane
+    for (int i = 0; i < block.count; ++i) {
+      const int64_t lane = p.streams->lane(block.first - block.chunk * p.chunk + i);
+      const int64_t slot = cached ? lane : i;
+      if (!cached) tables.build_encode(*p.streams, lane, scratch + i * encode_size);
+      offset[i] = static_cast<int32_t>(slot * encode_size + p.streams->levels);
+    }
+    const EncodedCode* table = cached ? tables.encode_lanes() : scratch;
+    for (int64_t row = begin; row < end; ++row) {
+      int16_t* k = packed.k.data() + (b * rows + row) * kBlock;
+      uint8_t* e = capped ? packed.e.data() + (b * rows + row) * kBlock : nullptr;
+      encode(table, offset, p.a_codes + row * p.d + block.first, block.count, k, e);
+      std::fill(k + block.count, k + kBlock, int16_t{0});
+      packed.negative[row * count + b] = negative_mask(k, block.count);  // a code may enable 0 cycles
     }
   };
-  if (tables.has_lanes()) {
+  if (cached) {
+    const int64_t grain = std::max<int64_t>(1, kGrainElements / std::max<int64_t>(1, p.d));
     parallel(rows, grain, [&](int64_t begin, int64_t end) {
-      for (int64_t b = 0; b < count; ++b) {
-        const EncodedCode* lanes[kBlock];
-        for (int i = 0; i < blocks[b].count; ++i) {
-          const int64_t position = blocks[b].first - blocks[b].chunk * p.chunk + i;
-          lanes[i] = tables.encode_lanes() + p.streams->lane(position) * encode_size;
-        }
-        encode_block(b, lanes, begin, end);
-      }
+      for (int64_t b = 0; b < count; ++b) encode_block(b, nullptr, begin, end);
     });
   } else {
     parallel(count, 1, [&](int64_t begin, int64_t end) {
       Buffer<EncodedCode> scratch(kBlock * encode_size);
-      for (int64_t b = begin; b < end; ++b) {
-        const EncodedCode* lanes[kBlock];
-        for (int i = 0; i < blocks[b].count; ++i) {
-          const int64_t position = blocks[b].first - blocks[b].chunk * p.chunk + i;
-          tables.build_encode(*p.streams, p.streams->lane(position),
-                              scratch.data() + i * encode_size);
-          lanes[i] = scratch.data() + i * encode_size;
-        }
-        encode_block(b, lanes, 0, rows);
-      }
+      for (int64_t b = begin; b < end; ++b) encode_block(b, scratch.data(), 0, rows);
     });
   }
   return packed;

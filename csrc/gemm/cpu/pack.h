@@ -29,8 +29,9 @@ struct BlockRange {
 std::vector<BlockRange> make_blocks(const GemmProblem& problem);
 
 struct PackedA {
-  Buffer<int16_t> k;          // (rows, d) sign * cycles
-  Buffer<uint8_t> e;          // (rows, blocks, 64), capped layouts only
+  int64_t rows = 0;
+  Buffer<int16_t> k;          // (blocks, rows, 64) sign * cycles, zero-padded
+  Buffer<uint8_t> e;          // (blocks, rows, 64), capped layouts only
   Buffer<uint64_t> negative;  // (rows, blocks) sign bits of k
 };
 
@@ -46,8 +47,12 @@ struct PackedTile {
   Buffer<int32_t> layer_constant;  // (chunks, columns) what the layers add besides e
 };
 
+/// k and e (null: not wanted) of up to 64 codes: entry offset[i] + codes[i] of `table` each.
+using EncodeFn = void (*)(const EncodedCode* table, const int32_t* offset, const int16_t* codes,
+                          int count, int16_t* k, uint8_t* e);
+
 PackedA pack_a(const GemmProblem& problem, const std::vector<BlockRange>& blocks,
-               const ByteTables& tables, const ParallelFor& parallel);
+               const ByteTables& tables, EncodeFn encode, const ParallelFor& parallel);
 
 /// Tiles of every batch, batch-major.
 std::vector<PackedTile> pack_b(const GemmProblem& problem, const std::vector<BlockRange>& blocks,

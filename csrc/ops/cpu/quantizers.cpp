@@ -39,7 +39,7 @@ void zero_nonfinite(const float* x, int64_t count, float* q) {
   }
 }
 
-void write_codes(const float* q, int64_t count, const uint16_t* boundary, int16_t* code,
+void write_codes(const float* q, int64_t count, const BoundaryMap& boundary, int16_t* code,
                  int8_t* sign) {
   for (int64_t i = 0; i < count; ++i) {
     code[i] = static_cast<int16_t>(boundary[static_cast<int>(std::fabs(q[i]))]);
@@ -52,7 +52,7 @@ std::tuple<at::Tensor, at::Tensor> fused_quantize_bipolar_cpu(const at::Tensor& 
                                                               std::optional<int64_t> rng_levels) {
   const FusedQuant quant = check_fused_quantize_bipolar(x, abs_max, sc_prec, rng_levels);
   const Affine affine = make_tensor_affine(quant.scheme, 0.0, abs_max);
-  const auto boundary = boundary_table(quant.scheme.qmax, quant.levels);
+  const BoundaryMap boundary(quant.scheme.qmax, quant.levels);
   at::Tensor code = at::empty(x.sizes(), x.options().dtype(at::kShort));
   at::Tensor sign = at::empty(x.sizes(), x.options().dtype(at::kChar));
   int16_t* code_data = code.mutable_data_ptr<int16_t>();
@@ -62,7 +62,7 @@ std::tuple<at::Tensor, at::Tensor> fused_quantize_bipolar_cpu(const at::Tensor& 
       source_of(x), quant.scheme, [&](int64_t) -> const Affine& { return affine; },
       [&](int64_t row, const float* values, float* q) {
         zero_nonfinite(values, dim, q);
-        write_codes(q, dim, boundary.data(), code_data + row * dim, sign_data + row * dim);
+        write_codes(q, dim, boundary, code_data + row * dim, sign_data + row * dim);
       });
   return {code, sign};
 }
@@ -72,7 +72,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> fused_quantize_bipolar_perrow_cpu
   const FusedQuant quant = check_fused_quantize_bipolar_perrow(x, sc_prec, rng_levels);
   const Source source = source_of(x);
   const RowAffines affines = find_affines(source, quant.scheme, Grouping{}, parallel_for);
-  const auto boundary = boundary_table(quant.scheme.qmax, quant.levels);
+  const BoundaryMap boundary(quant.scheme.qmax, quant.levels);
   at::Tensor code = at::empty(x.sizes(), x.options().dtype(at::kShort));
   at::Tensor sign = at::empty(x.sizes(), x.options().dtype(at::kChar));
   at::Tensor scale = at::empty({x.size(0)}, x.options().dtype(at::kFloat));
@@ -85,7 +85,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> fused_quantize_bipolar_perrow_cpu
       [&](int64_t row) -> const Affine& { return affines.at(row, 0); },
       [&](int64_t row, const float*, float* q) {
         scale_data[row] = affines.at(row, 0).scale;
-        write_codes(q, dim, boundary.data(), code_data + row * dim, sign_data + row * dim);
+        write_codes(q, dim, boundary, code_data + row * dim, sign_data + row * dim);
       });
   return {code, sign, scale};
 }
@@ -95,7 +95,7 @@ std::tuple<at::Tensor, std::optional<at::Tensor>> fused_quantize_unipolar_cpu(
     std::optional<int64_t> rng_levels) {
   const FusedQuant quant = check_fused_quantize_unipolar(x, fp_max, fp_min, sc_prec, rng_levels);
   const Affine affine = make_tensor_affine(quant.scheme, fp_min, fp_max);
-  const auto boundary = boundary_table(quant.scheme.qmax, quant.levels);
+  const BoundaryMap boundary(quant.scheme.qmax, quant.levels);
   at::Tensor code = at::empty(x.sizes(), x.options().dtype(at::kInt));
   std::optional<at::Tensor> row_sum;
   if (compute_sum) row_sum = at::empty({x.size(0)}, x.options().dtype(at::kFloat));

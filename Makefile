@@ -1,0 +1,59 @@
+# Everything sets itself up in .venv at the root. `make demo` and `make test` are all a newcomer needs.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+BUILD := build/cmake
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+SOURCES := $(shell find csrc cmake -type f) CMakeLists.txt setup.py pyproject.toml
+CXX_FILES := $(shell find csrc tests_cpp -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh')
+
+.PHONY: demo test test-cpp test-py sanitize bench format lint clean
+
+demo: $(VENV)/.installed
+	$(BIN)/python examples/digits.py
+
+test: test-cpp test-py
+
+test-cpp: $(VENV)/.installed
+	$(BIN)/cmake -S . -B $(BUILD) -DSCMP_TESTS=ON
+	$(BIN)/cmake --build $(BUILD) --parallel
+	$(BIN)/ctest --test-dir $(BUILD) --output-on-failure
+
+test-py: $(VENV)/.installed
+	$(BIN)/python -m pytest
+
+bench: $(VENV)/.installed
+	$(BIN)/python benchmarks/bench_matmul.py
+
+# The torch-free core under AddressSanitizer and UBSan, and its threads under ThreadSanitizer.
+sanitize: $(VENV)/.packages
+	$(BIN)/cmake -S . -B build/asan -G Ninja -DSCMP_OPS=OFF -DSCMP_TESTS=ON -DSCMP_SANITIZE=address,undefined
+	$(BIN)/cmake --build build/asan --parallel
+	$(BIN)/ctest --test-dir build/asan --output-on-failure
+	$(BIN)/cmake -S . -B build/tsan -G Ninja -DSCMP_OPS=OFF -DSCMP_TESTS=ON -DSCMP_SANITIZE=thread
+	$(BIN)/cmake --build build/tsan --parallel
+	build/tsan/tests_cpp/core_tests "[threads]"
+
+format: $(VENV)/.packages
+	$(BIN)/clang-format -i $(CXX_FILES)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+lint: $(VENV)/.packages
+	$(BIN)/clang-format --dry-run --Werror $(CXX_FILES)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+
+$(VENV)/.packages: pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet "setuptools>=77" wheel "cmake>=3.24" ninja "torch==2.11.*" numpy \
+	  scikit-learn matplotlib tqdm pytest hypothesis "ruff==0.14.*" "clang-format==18.1.8"
+	touch $@
+
+$(VENV)/.installed: $(VENV)/.packages $(SOURCES)
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pip install --quiet --no-build-isolation --no-deps -e .
+	touch $@
+
+clean:
+	rm -rf build $(VENV) scmp_kernels/*.so scmp_kernels/_built_with.py
