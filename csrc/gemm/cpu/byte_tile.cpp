@@ -8,7 +8,7 @@ namespace scmp {
 namespace SCMP_ISA {
 namespace {
 
-constexpr uint32_t kZeros[kBlock] = {};
+constexpr int kMostSteps = 256;  // of at most 255 each: 16-bit sums do not overflow
 
 template <int kWidth, bool kNarrow>
 struct TileTask {
@@ -17,18 +17,47 @@ struct TileTask {
   const ByteLayout& layout;
   const PackedTile& tile;
   int64_t batch, first_column, first_row, rows;
-  uint32_t* sums;      // (rows, columns)
-  uint8_t* scratch;    // lanes of one block, when they are not cached
+  uint16_t* partial;  // (rows, columns) sums of at most kMostSteps steps
+  uint32_t* sums;     // (rows, columns) the others
+  uint8_t* scratch;   // lanes of one block, when they are not cached
 
   void run() {
     const size_t count = plan.blocks.size();
     for (size_t b = 0; b < count;) {
       const int64_t chunk = plan.blocks[b].chunk;
-      std::memset(sums, 0, rows * tile.columns * sizeof(uint32_t));
       const size_t first_block = b;
-      for (; b < count && plan.blocks[b].chunk == chunk; ++b) add_block(b);
-      for (int64_t r = 0; r < rows; ++r) finish_row(r, chunk, first_block, b);
+      int steps = 0;
+      bool widened = false;
+      clear_partial();
+      for (; b < count && plan.blocks[b].chunk == chunk; ++b) {
+        const int more = plan.blocks[b].count + tile.blocks[b].layers;
+        if (steps + more > kMostSteps) {
+          widen(widened);
+          widened = true;
+          steps = 0;
+        }
+        add_block(b);
+        steps += more;
+      }
+      if (widened) widen(true);
+      for (int64_t r = 0; r < rows; ++r) {
+        if (widened) {
+          finish_row(sums + r * tile.columns, r, chunk, first_block, b);
+        } else {
+          finish_row(partial + r * tile.columns, r, chunk, first_block, b);
+        }
+      }
     }
+  }
+
+  void clear_partial() { memset(partial, 0, rows * tile.columns * sizeof *partial); }
+
+  // sums (+)= partial; partial = 0.
+  void widen(bool add) {
+    const int64_t count = rows * tile.columns;
+    if (!add) memset(sums, 0, count * sizeof *sums);
+    for (int64_t i = 0; i < count; ++i) sums[i] += partial[i];
+    clear_partial();
   }
 
   void add_block(size_t b) {
@@ -58,40 +87,41 @@ struct TileTask {
         offset[i] = lane_offset[i] + static_cast<uint32_t>((signed_k ^ negative) - negative) * kWidth;
         flip[i] = static_cast<uint32_t>(negative) & flip_word;
       }
-      uint32_t* row_sums = sums + r * tile.columns;
-      lookup<kWidth, kNarrow>({table, offset, flip, block.count, lines}, tile.columns, row_sums);
-      if (layers == 0) continue;
-      memcpy(e_table, plan.a.e.data() + (first + r) * kBlock, kBlock);
-      const uint8_t* layer_lines = lines + int64_t{block.count} * 2 * tile.columns;
-      lookup<kWidth, kNarrow>({e_table, kZeros, kZeros, layers, layer_lines}, tile.columns,
-                              row_sums);
+      if (layers > 0) memcpy(e_table, plan.a.e.data() + (first + r) * kBlock, kBlock);
+      lookup<kWidth, kNarrow>({table, offset, flip, block.count, lines, e_table, layers},
+                              tile.columns, partial + r * tile.columns);
     }
   }
 
   int64_t chunk_start(const BlockRange& block) const { return block.chunk * p.chunk; }
 
   // Sums of flipped lookups to signed sums, then to float32.
-  void finish_row(int64_t r, int64_t chunk, size_t first_block, size_t last_block) {
+  template <typename Sum>
+  void finish_row(const Sum* row_sums, int64_t r, int64_t chunk, size_t first_block,
+                  size_t last_block) {
     const int64_t row = first_row + r;
     const int columns = tile.columns;
-    const uint32_t* row_sums = sums + r * columns;
     const int32_t* constant = tile.layer_constant.data() + chunk * columns;
     alignas(64) int32_t total[kTileColumns];
     if (p.unipolar) {
       for (int c = 0; c < columns; ++c) {
-        total[c] = static_cast<int32_t>(row_sums[c] - static_cast<uint32_t>(constant[c]));
+        total[c] = static_cast<int32_t>(uint32_t{row_sums[c]} - static_cast<uint32_t>(constant[c]));
       }
     } else {
-      alignas(64) int64_t flipped[kTileColumns] = {};
+      alignas(64) int32_t flipped[kTileColumns] = {};
       const uint64_t* a_signs = plan.a.negative.data() + (batch * p.n + row) * plan.blocks.size();
       for (size_t b = first_block; b < last_block; ++b) {
-        const uint64_t a_word = a_signs[b];
-        const uint64_t* b_words = tile.negative.data() + b * columns;
-        for (int c = 0; c < columns; ++c) flipped[c] += __builtin_popcountll(a_word ^ b_words[c]);
+        const auto low = static_cast<uint32_t>(a_signs[b]);
+        const auto high = static_cast<uint32_t>(a_signs[b] >> 32);
+        const uint32_t* b_low = tile.negative.data() + 2 * b * columns;
+        const uint32_t* b_high = b_low + columns;
+        for (int c = 0; c < columns; ++c) {
+          flipped[c] += __builtin_popcount(low ^ b_low[c]) + __builtin_popcount(high ^ b_high[c]);
+        }
       }
       const int32_t flip = layout.flip();
       for (int c = 0; c < columns; ++c) {
-        total[c] = static_cast<int32_t>(row_sums[c] - static_cast<uint32_t>(constant[c]) -
+        total[c] = static_cast<int32_t>(uint32_t{row_sums[c]} - static_cast<uint32_t>(constant[c]) -
                                         static_cast<uint32_t>(flipped[c]) * flip);
       }
     }
@@ -105,6 +135,7 @@ struct TileTask {
 template <int kWidth, bool kNarrow>
 void run_tasks(const BytePlan& plan, int64_t first_task, int64_t last_task) {
   const GemmProblem& p = *plan.problem;
+  Buffer<uint16_t> partial(plan.rows_per_task * kTileColumns);
   Buffer<uint32_t> sums(plan.rows_per_task * kTileColumns);
   Buffer<uint8_t> scratch(plan.tables->has_lanes() ? 0 : kBlock * plan.tables->lane_bytes());
   for (int64_t task = first_task; task < last_task; ++task) {
@@ -118,6 +149,7 @@ void run_tasks(const BytePlan& plan, int64_t first_task, int64_t last_task) {
                               tile % plan.tiles_per_batch * kTileColumns,
                               first_row,
                               rows_left < plan.rows_per_task ? rows_left : plan.rows_per_task,
+                              partial.data(),
                               sums.data(),
                               scratch.data()}
         .run();

@@ -22,31 +22,29 @@ static inline __m256i lookup_32(const uint8_t* row, __m256i index) {
   return found;
 }
 
-static inline void add_sums(uint32_t* sums, __m256i words) {
-  for (int half = 0; half < 2; ++half) {
-    const __m128i part =
-        half ? _mm256_extracti128_si256(words, 1) : _mm256_castsi256_si128(words);
-    auto* to = reinterpret_cast<__m256i*>(sums + 8 * half);
-    _mm256_storeu_si256(to, _mm256_add_epi32(_mm256_loadu_si256(to), _mm256_cvtepu16_epi32(part)));
-  }
+static inline void add_sums(uint16_t* sums, __m256i words) {
+  auto* to = reinterpret_cast<__m256i*>(sums);
+  _mm256_storeu_si256(to, _mm256_add_epi16(_mm256_loadu_si256(to), words));
 }
 
 template <int kWidth, bool kNarrow>
-static void lookup(const LookupSteps& steps, int columns, uint32_t* sums) {
+static void lookup(const LookupSteps& steps, int columns, uint16_t* sums) {
   for (int column = 0; column < columns; column += 32) {
     __m256i even = _mm256_setzero_si256(), odd = _mm256_setzero_si256();
-    for (int i = 0; i < steps.count; ++i) {
+    for (int i = 0; i < steps.count + steps.layers; ++i) {
+      const bool layer = i >= steps.count;
+      const uint8_t* row = layer ? steps.layer_table : steps.table + steps.offset[i];
       const uint8_t* index = steps.lines + int64_t{i} * 2 * columns + column;
       const __m256i codes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(index));
       const __m256i flips = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(index + columns));
-      __m256i value = lookup_32<kWidth>(steps.table + steps.offset[i], codes);
+      __m256i value = lookup_32<kWidth>(row, codes);
       value = _mm256_xor_si256(value, flips);
-      value = _mm256_xor_si256(value, _mm256_set1_epi32(static_cast<int>(steps.flip[i])));
+      value = _mm256_xor_si256(value, _mm256_set1_epi32(layer ? 0 : static_cast<int>(steps.flip[i])));
       even = _mm256_add_epi16(even, _mm256_and_si256(value, _mm256_set1_epi16(0xff)));
       odd = _mm256_add_epi16(odd, _mm256_srli_epi16(value, 8));
     }
     // Byte 2c of the 64-byte line is column c, byte 2c + 1 column 32 + c.
-    uint32_t* to = sums + column / 64 * 64 + (column % 64) / 2;
+    uint16_t* to = sums + column / 64 * 64 + (column % 64) / 2;
     add_sums(to, even);
     add_sums(to + 32, odd);
   }

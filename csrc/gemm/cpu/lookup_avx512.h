@@ -32,19 +32,12 @@ struct WordSums {
     all = _mm512_add_epi16(all, bytes);
     odd = _mm512_add_epi16(odd, _mm512_srli_epi16(bytes, 8));
   }
-  void flush(uint32_t* sums) const {
-    const __m512i even = _mm512_sub_epi16(all, _mm512_slli_epi16(odd, 8));
-    add_to(sums, even);
+  void flush(uint16_t* sums) const {
+    add_to(sums, _mm512_sub_epi16(all, _mm512_slli_epi16(odd, 8)));
     add_to(sums + 32, odd);
   }
-  static void add_to(uint32_t* sums, __m512i words) {
-    for (int half = 0; half < 2; ++half) {
-      const __m256i part =
-          half ? _mm512_extracti64x4_epi64(words, 1) : _mm512_castsi512_si256(words);
-      const __m512i wide = _mm512_cvtepu16_epi32(part);
-      uint32_t* to = sums + 16 * half;
-      _mm512_storeu_si512(to, _mm512_add_epi32(_mm512_loadu_si512(to), wide));
-    }
+  static void add_to(uint16_t* sums, __m512i words) {
+    _mm512_storeu_si512(sums, _mm512_add_epi16(_mm512_loadu_si512(sums), words));
   }
 };
 
@@ -56,7 +49,7 @@ static inline __m512i broadcast(uint32_t word) {
 }
 
 template <int kWidth, bool kNarrow, int kGroups>
-static void lookup_groups(const LookupSteps& steps, uint32_t* sums) {
+static void lookup_groups(const LookupSteps& steps, uint16_t* sums) {
   constexpr int kColumns = 64 * kGroups, kXor3 = 0x96;
   WordSums words[kGroups];
 #pragma GCC unroll 4
@@ -85,11 +78,18 @@ static void lookup_groups(const LookupSteps& steps, uint32_t* sums) {
     const __m512i row_flip = broadcast(steps.flip[i]);
     for (int g = 0; g < kGroups; ++g) words[g].add(value(row, row_flip, line + 64 * g));
   }
+  if (steps.layers > 0) {
+    const Row<kWidth> row(steps.layer_table);
+    const __m512i no_flip = _mm512_setzero_si512();
+    for (i = 0; i < steps.layers; ++i, line += 2 * kColumns) {
+      for (int g = 0; g < kGroups; ++g) words[g].add(value(row, no_flip, line + 64 * g));
+    }
+  }
   for (int g = 0; g < kGroups; ++g) words[g].flush(sums + 64 * g);
 }
 
 template <int kWidth, bool kNarrow>
-static void lookup(const LookupSteps& steps, int columns, uint32_t* sums) {
+static void lookup(const LookupSteps& steps, int columns, uint16_t* sums) {
   switch (columns / 64) {
     case 1:
       return lookup_groups<kWidth, kNarrow, 1>(steps, sums);

@@ -89,7 +89,7 @@ PackedTile pack_tile(const GemmProblem& p, const std::vector<BlockRange>& blocks
   const int real = static_cast<int>(std::min<int64_t>(kTileColumns, p.m - first_column));
   PackedTile tile;
   tile.columns = (real + kColumnGroup - 1) / kColumnGroup * kColumnGroup;
-  tile.negative = Buffer<uint64_t>(blocks.size() * tile.columns);
+  tile.negative = Buffer<uint32_t>(blocks.size() * 2 * tile.columns);
   tile.layer_constant = Buffer<int32_t>(p.chunks * tile.columns);
   std::fill_n(tile.layer_constant.data(), tile.layer_constant.size(), 0);
   const int16_t* codes = p.b_codes + (batch * p.m + first_column) * p.d;
@@ -118,13 +118,15 @@ PackedTile pack_tile(const GemmProblem& p, const std::vector<BlockRange>& blocks
   for (size_t b = 0; b < blocks.size(); ++b) {
     const BlockRange& block = blocks[b];
     for (int column = 0; column < tile.columns; ++column) {
-      uint64_t& negative = tile.negative[b * tile.columns + column];
-      negative = 0;
+      uint32_t* negative = tile.negative.data() + 2 * b * tile.columns + column;
+      negative[0] = negative[tile.columns] = 0;
       if (layout.capped) staging->capped[column] = capped[b * tile.columns + column];
       if (column >= real) continue;
       const int16_t* c = codes + column * p.d + block.first;
       stage_column(c, block.count, levels, layout, staging->index[column], staging->flip[column]);
-      negative = negative_mask(c, block.count);
+      const uint64_t mask = negative_mask(c, block.count);
+      negative[0] = static_cast<uint32_t>(mask);
+      negative[tile.columns] = static_cast<uint32_t>(mask >> 32);
     }
     uint8_t* out = tile.data.data() + tile.blocks[b].offset;
     write_lines(*staging, tile.columns, block.count, out);

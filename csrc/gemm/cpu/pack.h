@@ -43,7 +43,7 @@ struct PackedTile {
   int columns = 0;  // multiple of 64
   Buffer<uint8_t> data;
   std::vector<Block> blocks;
-  Buffer<uint64_t> negative;      // (blocks, columns) sign bits
+  Buffer<uint32_t> negative;       // (blocks, 2, columns) sign bits, positions 0-31 and 32-63
   Buffer<int32_t> layer_constant;  // (chunks, columns) what the layers add besides e
 };
 
