@@ -39,6 +39,22 @@ void add_config(const std::string& digest, const std::string& json) {
 void remove_config(const std::string& digest) { unregister_config(digest); }
 int64_t config_count() { return registered_configs(); }
 
+std::vector<int> config_sequence(const std::string& json, const std::string& operand,
+                                 int64_t position, int64_t sc_prec) {
+  require(sc_prec >= kMinPrec && sc_prec <= kMaxPrec, "config_sequence: sc_prec must be in [",
+          kMinPrec, ", ", kMaxPrec, "], got ", sc_prec);
+  require(operand == "q" || operand == "k",
+          "config_sequence: operand must be \"q\" or \"k\", got \"", operand, "\"");
+  const auto config = parse_config(json);
+  check_config(*config, static_cast<int>(sc_prec));
+  const auto& sngs = operand == "q" ? config->a : config->b;
+  const auto size = static_cast<int64_t>(sngs.size());
+  require(position >= 0 && position < size, "config_sequence: position must be in [0, ", size - 1,
+          "], got ", position);
+  const auto values = sng_sequence(*config, sngs[position], static_cast<int>(sc_prec));
+  return {values.begin(), values.end()};
+}
+
 void enter_det_tuning() { ++det_tuning_depth(); }
 void leave_det_tuning() {
   require(det_tuning_depth() > 0, "leave_det_tuning: this thread is not in a tuning scope");

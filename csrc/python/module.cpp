@@ -23,6 +23,9 @@ PYBIND11_MODULE(_C, m) {
   m.def("unregister_config", &scmp::remove_config, py::arg("digest"),
         "Undo one register_config.");
   m.def("registered_configs", &scmp::config_count, "Number of registered configs.");
+  m.def("config_sequence", &scmp::config_sequence, py::arg("json"), py::arg("operand"),
+        py::arg("position"), py::arg("sc_prec"),
+        "The values that a config drives one position of operand 'q' or 'k' with.");
   m.def("enter_det_tuning", &scmp::enter_det_tuning, "Enter this thread's tuning scope.");
   m.def("leave_det_tuning", &scmp::leave_det_tuning, "Leave this thread's tuning scope.");
 }

@@ -34,8 +34,8 @@ void byte_gemm(const GemmProblem& p, std::shared_ptr<const ByteTables> tables, I
   const int64_t tasks = static_cast<int64_t>(plan.tiles.size()) * plan.row_blocks;
   const int64_t products =
       plan.rows_per_task * std::min<int64_t>(kTileColumns, p.m) * std::max<int64_t>(1, p.d);
-  parallel(tasks, std::max<int64_t>(1, kGrainProducts / products),
-           [&](int64_t begin, int64_t end) { kernels.tiles(plan, begin, end); });
+  dynamic_for(tasks, std::max<int64_t>(1, kGrainProducts / products), parallel,
+              [&](int64_t begin, int64_t end) { kernels.tiles(plan, begin, end); });
 }
 
 }  // namespace scmp

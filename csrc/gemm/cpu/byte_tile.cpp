@@ -8,6 +8,7 @@ namespace scmp {
 namespace SCMP_ISA {
 namespace {
 
+constexpr int kPass = 32;       // positions per pass over the rows
 constexpr int kMostSteps = 256;  // of at most 255 each: 16-bit sums do not overflow
 
 template <int kWidth, bool kNarrow>
@@ -73,23 +74,34 @@ struct TileTask {
         tables.build_lane(*p.streams, lane, scratch + lane_offset[i]);
       }
     }
-    const uint8_t* lines = tile.data.data() + tile.blocks[b].offset;
-    const int layers = tile.blocks[b].layers;
+    for (int begin = 0; begin < block.count; begin += kPass) {
+      add_pass(b, begin, block.count - begin < kPass ? block.count - begin : kPass, table,
+               lane_offset + begin);
+    }
+  }
+
+  // All rows over `count` positions of a block: few enough that their lines of b stay in the
+  // first-level cache beside the table rows that stream through it.
+  void add_pass(size_t b, int begin, int count, const uint8_t* table, const uint32_t* lane_offset) {
+    const bool last = begin + count == plan.blocks[b].count;
+    const int layers = last ? tile.blocks[b].layers : 0;
+    const uint8_t* lines =
+        tile.data.data() + tile.blocks[b].offset + int64_t{begin} * 2 * tile.columns;
     alignas(64) uint8_t e_table[kWidth];
     memset(e_table, layout.offset(), sizeof e_table);
     const uint32_t flip_word = static_cast<uint32_t>(layout.flip()) * 0x01010101u;
     const int64_t first = b * plan.a.rows + batch * p.n + first_row;
     for (int64_t r = 0; r < rows; ++r) {
-      const int16_t* k = plan.a.k.data() + (first + r) * kBlock;
-      alignas(64) uint32_t offset[kBlock], flip[kBlock];
-      for (int i = 0; i < kBlock; ++i) {
+      const int16_t* k = plan.a.k.data() + (first + r) * kBlock + begin;
+      alignas(64) uint32_t offset[kPass], flip[kPass];
+      for (int i = 0; i < kPass; ++i) {
         const int32_t signed_k = k[i], negative = signed_k >> 31;
         offset[i] = lane_offset[i] + static_cast<uint32_t>((signed_k ^ negative) - negative) * kWidth;
         flip[i] = static_cast<uint32_t>(negative) & flip_word;
       }
       if (layers > 0) memcpy(e_table, plan.a.e.data() + (first + r) * kBlock, kBlock);
-      lookup<kWidth, kNarrow>({table, offset, flip, block.count, lines, e_table, layers},
-                              tile.columns, partial + r * tile.columns);
+      lookup<kWidth, kNarrow>({table, offset, flip, count, lines, e_table, layers}, tile.columns,
+                              partial + r * tile.columns);
     }
   }
 

@@ -68,9 +68,9 @@ void rank_gemm(const GemmProblem& p, std::shared_ptr<const RankTables> tables, I
   plan.a_cycles = encode_a(p, parallel);
   plan.b_codes = tile_b(p, plan.column_tiles, parallel);
   const int64_t products = std::min<int64_t>(kRankRows, p.n) * kRankColumns * p.d;
-  parallel(p.batches * plan.column_tiles * plan.row_tiles,
-           std::max<int64_t>(1, kGrainProducts / std::max<int64_t>(1, products)),
-           [&](int64_t begin, int64_t end) { tile_function(isa)(plan, begin, end); });
+  dynamic_for(p.batches * plan.column_tiles * plan.row_tiles,
+              std::max<int64_t>(1, kGrainProducts / std::max<int64_t>(1, products)), parallel,
+              [&](int64_t begin, int64_t end) { tile_function(isa)(plan, begin, end); });
 }
 
 }  // namespace scmp

@@ -33,6 +33,11 @@ SCMP_API void add_config(const std::string& digest, const std::string& json);
 SCMP_API void remove_config(const std::string& digest);
 SCMP_API int64_t config_count();
 
+/// The 2**sc_prec values that a config drives position `position` of operand "q" (a) or "k" (b)
+/// with, before scrambling: what another implementation can be checked against.
+SCMP_API std::vector<int> config_sequence(const std::string& json, const std::string& operand,
+                                          int64_t position, int64_t sc_prec);
+
 /// Enters or leaves this thread's tuning scope: other tile sizes where a kernel has a choice.
 SCMP_API void enter_det_tuning();
 SCMP_API void leave_det_tuning();
