@@ -3,9 +3,9 @@
 #include <torch/library.h>
 
 TORCH_LIBRARY_IMPL(scmp, Autograd, m) {
-  for (const char* op : {"fused_quantize_bipolar", "fused_quantize_bipolar_perrow",
-                         "fused_quantize_unipolar", "grouped_symmetric_quant",
-                         "grouped_asymmetric_quant"}) {
+  for (const char* op :
+       {"fused_quantize_bipolar", "fused_quantize_bipolar_perrow", "fused_quantize_unipolar",
+        "grouped_symmetric_quant", "grouped_asymmetric_quant"}) {
     m.impl(op, torch::autograd::autogradNotImplementedFallback());
   }
 }

@@ -84,16 +84,16 @@ at::Tensor sc_matmul_autograd(const at::Tensor& a, const at::Tensor& b,
                               int64_t group_b, std::optional<int64_t> rng_levels,
                               std::optional<c10::string_view> config, bool halve_bipolar_stoc_len,
                               const std::optional<at::Tensor>& smooth_scales) {
-  const MatmulArgs args{granularity, mode,       sc_prec, stoc_len,
-                        chunk_d,     group_a,    group_b, rng_levels,
-                        config,      halve_bipolar_stoc_len, std::nullopt};
+  const MatmulArgs args{granularity, mode,    sc_prec,    stoc_len, chunk_d,
+                        group_a,     group_b, rng_levels, config,   halve_bipolar_stoc_len,
+                        std::nullopt};
   const bool has_scales = smooth_scales && smooth_scales->defined();
   const auto has_tangent = [](const at::Tensor& x) { return x._fw_grad(0).defined(); };
   TORCH_CHECK_NOT_IMPLEMENTED(
       !has_tangent(a) && !has_tangent(b) && !(has_scales && has_tangent(*smooth_scales)),
       "sc_matmul: forward-mode differentiation is not supported");
-  if (at::GradMode::is_enabled() && (a.requires_grad() || b.requires_grad() ||
-                                     (has_scales && smooth_scales->requires_grad()))) {
+  if (at::GradMode::is_enabled() &&
+      (a.requires_grad() || b.requires_grad() || (has_scales && smooth_scales->requires_grad()))) {
     return ScMatmul::apply(a, b, args, smooth_scales);
   }
   return call_below_autograd(a, b, args, smooth_scales);

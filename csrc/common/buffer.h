@@ -1,4 +1,5 @@
-// An uninitialised, 64-byte aligned array: vectors would spend time zeroing what is about to be written.
+// An uninitialised, 64-byte aligned array: vectors would spend time zeroing what is about to be
+// written.
 #pragma once
 
 #include <cstddef>

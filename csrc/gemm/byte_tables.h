@@ -2,10 +2,10 @@
 //
 // For each lane, row k of the table holds count(k, c) = #{t < k : rb[t] < c} for every code c of b.
 // Lookups of 128 (or 256) entries are one (two) shuffles, but codes run from 0 to G inclusive, one
-// more than 128 when G = 128. So where needed the top code G is looked up as G - 1 ("capped") and the
-// difference e(k) = k - T[k][G-1] is added back by extra table steps (see cpu/pack.h).
-// Signs cost one XOR: with flip F (all ones of the value's bits) T ^ F = F - T, so a product of
-// negative sign is looked up as F - T and F times the number of such products is subtracted later.
+// more than 128 when G = 128. So where needed the top code G is looked up as G - 1 ("capped") and
+// the difference e(k) = k - T[k][G-1] is added back by extra table steps (see cpu/pack.h). Signs
+// cost one XOR: with flip F (all ones of the value's bits) T ^ F = F - T, so a product of negative
+// sign is looked up as F - T and F times the number of such products is subtracted later.
 #pragma once
 
 #include <cstdint>

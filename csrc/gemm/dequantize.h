@@ -10,21 +10,21 @@ namespace scmp {
 
 /// How a sum S becomes y; c = qmax**2 / L.
 enum class Epilogue {
-  row,              // (S * c) * (scale_a * scale_b)
-  head,             // S * (c * (scale_a * scale_b))
-  chunk,            // y += (S * c) * (scale_a * scale_b), chunks ascending
-  tensor,           // (S * c) * s, s rounded once from doubles
-  unipolar_row,     // zero points undone in float32, scales per row
+  row,             // (S * c) * (scale_a * scale_b)
+  head,            // S * (c * (scale_a * scale_b))
+  chunk,           // y += (S * c) * (scale_a * scale_b), chunks ascending
+  tensor,          // (S * c) * s, s rounded once from doubles
+  unipolar_row,    // zero points undone in float32, scales per row
   unipolar_tensor  // the same with one scale and zero point per tensor
 };
 
 struct Dequantizer {
   Epilogue kind = Epilogue::row;
   float c = 0.0f;
-  float tensor_scale = 0.0f;          // tensor kinds: scale_a * scale_b
-  float zero_product = 0.0f;          // unipolar_tensor: D * zp_a * zp_b
+  float tensor_scale = 0.0f;           // tensor kinds: scale_a * scale_b
+  float zero_product = 0.0f;           // unipolar_tensor: D * zp_a * zp_b
   float a_zero = 0.0f, b_zero = 0.0f;  // unipolar_tensor
-  float depth = 0.0f;                 // D
+  float depth = 0.0f;                  // D
   int64_t n = 0, m = 0, chunks = 1;
   const float* a_scale = nullptr;  // (batches * n, chunks)
   const float* b_scale = nullptr;  // (batches, chunks, m)
@@ -41,14 +41,14 @@ SCMP_HOST_DEVICE float unipolar_value(float sum, float c, float a_zero, float b_
 }
 
 #if !defined(__CUDACC__)
-/// Writes (chunk: adds to) `count` outputs of one row, whose sums for columns first.. are in `sums`.
+/// Writes (chunk: adds to) `count` outputs of one row, whose sums for columns first.. are in
+/// `sums`.
 template <typename Sum>
 static inline void dequantize_row(const Dequantizer& q, const Sum* sums, int64_t batch, int64_t row,
                                   int64_t chunk, int64_t first, int64_t count, float* y) {
   const int64_t a_row = batch * q.n + row, b_row = batch * q.m + first;
   const float a_scale = q.a_scale ? q.a_scale[a_row * q.chunks + chunk] : 0.0f;
-  const float* b_scale =
-      q.b_scale ? q.b_scale + (batch * q.chunks + chunk) * q.m + first : nullptr;
+  const float* b_scale = q.b_scale ? q.b_scale + (batch * q.chunks + chunk) * q.m + first : nullptr;
   const float c = q.c, tensor_scale = q.tensor_scale;
   switch (q.kind) {
     case Epilogue::row:
@@ -64,8 +64,8 @@ static inline void dequantize_row(const Dequantizer& q, const Sum* sums, int64_t
     case Epilogue::chunk:
       for (int64_t i = 0; i < count; ++i) {
         const float before = chunk == 0 ? 0.0f : y[i];
-        y[i] = f32_add(before, f32_mul(f32_mul(static_cast<float>(sums[i]), c),
-                                       f32_mul(a_scale, b_scale[i])));
+        y[i] = f32_add(
+            before, f32_mul(f32_mul(static_cast<float>(sums[i]), c), f32_mul(a_scale, b_scale[i])));
       }
       break;
     case Epilogue::tensor:

@@ -11,15 +11,15 @@ namespace scmp {
 
 struct GemmProblem {
   int64_t batches = 1, n = 0, m = 0, d = 0;
-  int64_t chunk = 0;                 // columns per chunk; d when not chunked
+  int64_t chunk = 0;  // columns per chunk; d when not chunked
   int64_t chunks = 1;
   bool unipolar = false;
   const int16_t* a_codes = nullptr;  // (batches * n, d), sign * code
   const int16_t* b_codes = nullptr;  // (batches * m, d)
   const StreamSet* streams = nullptr;
-  std::string stream_key;            // names the sequences in the table cache
+  std::string stream_key;  // names the sequences in the table cache
   Dequantizer dequantizer;
-  float* out = nullptr;              // (batches, n, m), contiguous
+  float* out = nullptr;  // (batches, n, m), contiguous
 };
 
 }  // namespace scmp

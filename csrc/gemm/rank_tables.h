@@ -1,8 +1,8 @@
 // Count tables in bits, for streams too long or grids too fine for bytes.
 //
-// count(k, c) = #{t < k : rb[t] < c} is a rank query: cycles are cut into words of 48; word w of code
-// c holds [rb[t] < c] for its cycles in the low 48 bits and the count of all cycles before it in the
-// high 16, so that one load, one mask and one popcount answer it.
+// count(k, c) = #{t < k : rb[t] < c} is a rank query: cycles are cut into words of 48; word w of
+// code c holds [rb[t] < c] for its cycles in the low 48 bits and the count of all cycles before it
+// in the high 16, so that one load, one mask and one popcount answer it.
 #pragma once
 
 #include <cstdint>

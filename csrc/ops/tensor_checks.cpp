@@ -8,10 +8,9 @@ namespace scmp {
 
 void check_dtype(const char* op, const char* argument, const at::Tensor& x) {
   const auto dtype = x.scalar_type();
-  TORCH_CHECK_VALUE(dtype == at::kHalf || dtype == at::kBFloat16 || dtype == at::kFloat ||
-                        dtype == at::kDouble,
-                    op, ": ", argument, " must be float16, bfloat16, float32 or float64, got ",
-                    dtype);
+  TORCH_CHECK_VALUE(
+      dtype == at::kHalf || dtype == at::kBFloat16 || dtype == at::kFloat || dtype == at::kDouble,
+      op, ": ", argument, " must be float16, bfloat16, float32 or float64, got ", dtype);
 }
 
 void check_rank(const char* op, const char* argument, const at::Tensor& x, int64_t least,

@@ -20,8 +20,7 @@ PYBIND11_MODULE(_C, m) {
   m.def("cpu_kernel", &scmp::cpu_kernel, "The forced CPU kernel, or 'auto'.");
   m.def("register_config", &scmp::add_config, py::arg("digest"), py::arg("text"),
         "Keep a config usable under its digest.");
-  m.def("unregister_config", &scmp::remove_config, py::arg("digest"),
-        "Undo one register_config.");
+  m.def("unregister_config", &scmp::remove_config, py::arg("digest"), "Undo one register_config.");
   m.def("registered_configs", &scmp::config_count, "Number of registered configs.");
   m.def("config_sequence", &scmp::config_sequence, py::arg("json"), py::arg("operand"),
         py::arg("position"), py::arg("sc_prec"),

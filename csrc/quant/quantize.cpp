@@ -96,8 +96,8 @@ RowAffines find_affines(const Source& source, const QuantScheme& scheme, const G
       const float* x = read_row(source, row, buffer.data());
       for (int64_t chunk = 0; chunk < result.chunks; ++chunk) {
         const int64_t first = chunk * width;
-        const Range range = range_of(kernels, x + first, std::min(width, source.dim - first),
-                                     scheme.unipolar);
+        const Range range =
+            range_of(kernels, x + first, std::min(width, source.dim - first), scheme.unipolar);
         const int64_t slot = row * result.chunks + chunk;
         if (single) {
           new (&result.affine[slot]) Affine(affine_of(scheme, range));
@@ -130,12 +130,12 @@ void quantize_levels(const RowKernels& kernels, const QuantScheme& scheme, const
   if (std::isnan(affine.scale)) {
     std::fill(q, q + count, 0.0f);
   } else if (scheme.unipolar) {
-    auto* levels = scheme.rounding == Rounding::tensor ? kernels.levels_fma
-                                                       : kernels.levels_divide_zero;
+    auto* levels =
+        scheme.rounding == Rounding::tensor ? kernels.levels_fma : kernels.levels_divide_zero;
     levels(x, count, affine.factor, affine.zero_point, scheme.qmax, q);
   } else {
-    auto* levels = scheme.rounding == Rounding::divide ? kernels.levels_divide
-                                                       : kernels.levels_multiply;
+    auto* levels =
+        scheme.rounding == Rounding::divide ? kernels.levels_divide : kernels.levels_multiply;
     levels(x, count, affine.factor, scheme.qmax, q);
   }
 }

@@ -33,7 +33,8 @@ struct QuantizedOperand {
 };
 
 QuantizedOperand quantize_operand(const Source& source, const QuantScheme& scheme,
-                                  const Grouping& grouping, int levels, const ParallelFor& parallel);
+                                  const Grouping& grouping, int levels,
+                                  const ParallelFor& parallel);
 
 /// Ranges alone: for the public quantizers.
 RowAffines find_affines(const Source& source, const QuantScheme& scheme, const Grouping& grouping,

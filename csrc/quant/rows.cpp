@@ -1,5 +1,6 @@
 // Compiled once per instruction set: plain loops that the compiler vectorises. No standard library
-// templates here, so that no function built for a newer CPU can replace a baseline one at link time.
+// templates here, so that no function built for a newer CPU can replace a baseline one at link
+// time.
 #include "quant/rows.h"
 
 #include "common/float_ops.h"

@@ -19,11 +19,10 @@ Affine make_affine(const QuantScheme& scheme, float low, float high) {
   const float range = scheme.unipolar ? f32_sub(high, low) : high;
   affine.scale = f32_mul(std::max(range, kRangeFloor), reciprocal);
   if (scheme.unipolar) {
-    affine.zero_point = static_cast<float>(
-        clamp_zero_point(std::rint(f32_div(-low, affine.scale)), scheme.qmax));
+    affine.zero_point =
+        static_cast<float>(clamp_zero_point(std::rint(f32_div(-low, affine.scale)), scheme.qmax));
   }
-  affine.factor =
-      scheme.rounding == Rounding::divide ? affine.scale : f32_div(1.0f, affine.scale);
+  affine.factor = scheme.rounding == Rounding::divide ? affine.scale : f32_div(1.0f, affine.scale);
   return affine;
 }
 

@@ -1,4 +1,5 @@
-// How an operand becomes integers: ranges, scales, zero points (the arithmetic of docs/semantics.md).
+// How an operand becomes integers: ranges, scales, zero points (the arithmetic of
+// docs/semantics.md).
 #pragma once
 
 #include <cmath>

@@ -18,7 +18,7 @@ struct RngSpec {
   bool has_sobol_seed = false;
   std::vector<int64_t> sobol_seed;
   SobolSeed sobol_default = SobolSeed::q;
-  uint64_t seed = 0;       // lfsr, true_random
+  uint64_t seed = 0;      // lfsr, true_random
   std::vector<int> taps;  // lfsr
 };
 
@@ -35,7 +35,7 @@ struct SngSpec {
 struct RngConfig {
   std::vector<RngSpec> pool;
   std::vector<SngSpec> a, b;  // one per position of the operand
-  uint64_t id = 0;             // unique in this process: names the config in cache keys
+  uint64_t id = 0;            // unique in this process: names the config in cache keys
   mutable std::atomic<uint32_t> checked{0};  // bit p: check_config passed for sc_prec p
 };
 

@@ -11,7 +11,7 @@ enum class ScrambleMode { bitrev, counter, off, random };
 
 struct ScrambleSettings {
   ScrambleMode mode = ScrambleMode::bitrev;
-  int64_t masks = 64;          // distinct masks asked for, before the bound of 2**sc_prec
+  int64_t masks = 64;         // distinct masks asked for, before the bound of 2**sc_prec
   bool rescaled_grid = true;  // scramble when rng_levels != 2**sc_prec
 };
 

@@ -13,8 +13,8 @@ namespace scmp {
 /// What shapes a call's sequences.
 struct StreamSpec {
   int sc_prec = 8;
-  int length = 256;        // stoc_len: cycles
-  int levels = 256;        // rng_levels: grid
+  int length = 256;       // stoc_len: cycles
+  int levels = 256;       // rng_levels: grid
   int64_t positions = 0;  // of the call, or of one chunk
   ScrambleSettings scramble;
   std::shared_ptr<const RngConfig> config;  // null: default Sobol pair
@@ -25,9 +25,9 @@ struct StreamSet {
   int length = 0;
   int levels = 0;
   int64_t lanes = 0;
-  std::vector<uint16_t> a, b;      // (lanes, length) values in [0, levels)
-  std::vector<int32_t> lane_of;   // per position; empty: position modulo lanes
-  int max_top = 0, min_top = 0;    // most and fewest cycles of b at level levels-1, over lanes
+  std::vector<uint16_t> a, b;    // (lanes, length) values in [0, levels)
+  std::vector<int32_t> lane_of;  // per position; empty: position modulo lanes
+  int max_top = 0, min_top = 0;  // most and fewest cycles of b at level levels-1, over lanes
 
   int64_t lane(int64_t position) const {
     return lane_of.empty() ? position % lanes : lane_of[position];

@@ -94,8 +94,7 @@ class MersenneTwister {
   }
   void twist() {
     for (size_t i = 0; i < kSize; ++i) {
-      const uint32_t y =
-          (state_[i] & 0x80000000u) | (state_[(i + 1) % kSize] & 0x7fffffffu);
+      const uint32_t y = (state_[i] & 0x80000000u) | (state_[(i + 1) % kSize] & 0x7fffffffu);
       state_[i] = state_[(i + kShift) % kSize] ^ (y >> 1) ^ ((y & 1u) ? 0x9908b0dfu : 0u);
     }
     index_ = 0;

@@ -21,11 +21,10 @@ std::vector<CpuKernel> kernels_here() {
 
 void check_all(const ProblemSpec& spec, unsigned seed, const ParallelFor& parallel = serial_for) {
   RandomProblem problem(spec, seed);
-  const auto expected = problem.outputs(
-      [](const GemmProblem& p) { cpu_gemm(p, CpuKernel::reference, serial_for); });
+  const auto expected =
+      problem.outputs([](const GemmProblem& p) { cpu_gemm(p, CpuKernel::reference, serial_for); });
   for (CpuKernel kernel : kernels_here()) {
-    const auto out =
-        problem.outputs([&](const GemmProblem& p) { cpu_gemm(p, kernel, parallel); });
+    const auto out = problem.outputs([&](const GemmProblem& p) { cpu_gemm(p, kernel, parallel); });
     INFO("kernel " << static_cast<int>(kernel) << " n " << spec.n << " m " << spec.m << " d "
                    << spec.d << " chunk " << spec.chunk << " L " << spec.length << " G "
                    << spec.levels);
@@ -47,9 +46,10 @@ class CacheLimit {
 }  // namespace
 
 TEST_CASE("kernels equal the reference on every table layout") {
-  const int grids[][3] = {{8, 128, 128}, {8, 256, 256}, {8, 96, 128},  {8, 64, 256},  {8, 256, 128},
-                          {8, 200, 100}, {8, 1, 1},     {8, 256, 2},   {4, 16, 16},   {2, 4, 4},
-                          {8, 17, 255},  {9, 512, 512}, {10, 700, 99}, {12, 333, 4096}};
+  const int grids[][3] = {{8, 128, 128}, {8, 256, 256},  {8, 96, 128}, {8, 64, 256},
+                          {8, 256, 128}, {8, 200, 100},  {8, 1, 1},    {8, 256, 2},
+                          {4, 16, 16},   {2, 4, 4},      {8, 17, 255}, {9, 512, 512},
+                          {10, 700, 99}, {12, 333, 4096}};
   unsigned seed = 0;
   for (const auto& grid : grids) {
     check_all({1, 5, 70, 67, 0, grid[0], grid[1], grid[2]}, ++seed);

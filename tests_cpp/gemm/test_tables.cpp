@@ -56,8 +56,8 @@ TEST_CASE("byte tables hold every product") {
         for (int b = 0; b <= grid.levels; ++b) {
           const int index = layout.capped ? std::min(b, grid.levels - 1) : b;
           const bool top = layout.capped && b == grid.levels;
-          const int64_t expected = count_ones(streams.a_lane(lane), streams.b_lane(lane),
-                                              grid.length, std::abs(a), b);
+          const int64_t expected =
+              count_ones(streams.a_lane(lane), streams.b_lane(lane), grid.length, std::abs(a), b);
           if (row[index] + (top ? std::abs(e) : 0) != expected) {
             FAIL("lane " << lane << " a " << a << " b " << b);
           }
@@ -79,7 +79,8 @@ TEST_CASE("the byte layout says why not") {
 }
 
 TEST_CASE("rank tables answer every product") {
-  const Grid grids[] = {{8, 256, 256}, {9, 512, 512}, {12, 4096, 4096}, {12, 3000, 100}, {10, 1, 1}};
+  const Grid grids[] = {
+      {8, 256, 256}, {9, 512, 512}, {12, 4096, 4096}, {12, 3000, 100}, {10, 1, 1}};
   for (const Grid& grid : grids) {
     const StreamSet streams = streams_of(grid.sc_prec, grid.length, grid.levels);
     const RankTables tables(streams, true);
@@ -89,8 +90,7 @@ TEST_CASE("rank tables answer every product") {
       for (int a = 0; a <= grid.levels; a += 1 + grid.levels / 17) {
         for (int b = 0; b <= grid.levels; b += 1 + grid.levels / 13) {
           const int k = cycles[a];
-          const uint64_t word =
-              tables.lane(lane)[int64_t{k / kRankBits} * (grid.levels + 1) + b];
+          const uint64_t word = tables.lane(lane)[int64_t{k / kRankBits} * (grid.levels + 1) + b];
           const int64_t count = static_cast<int64_t>(word >> kRankBits) +
                                 __builtin_popcountll(word & ((uint64_t{1} << k % kRankBits) - 1));
           if (count != count_ones(streams.a_lane(lane), streams.b_lane(lane), grid.length, a, b)) {

@@ -73,9 +73,8 @@ TEST_CASE("huge group sizes mean all rows of a batch") {
 
 TEST_CASE("chunks have a scale each; the last may be short") {
   const std::vector<float> x = {1, -2, 3, 4, 10};
-  const auto quantized =
-      quantize_operand(source_of(x, 1, 1), {Rounding::multiply, false, 127},
-                       {Grouping::Kind::row_groups, 1, 2}, 128, serial_for);
+  const auto quantized = quantize_operand(source_of(x, 1, 1), {Rounding::multiply, false, 127},
+                                          {Grouping::Kind::row_groups, 1, 2}, 128, serial_for);
   CHECK(quantized.affines.chunks == 3);
   CHECK(quantized.codes[1] == -128);
   CHECK(quantized.codes[3] == 128);
@@ -85,9 +84,8 @@ TEST_CASE("chunks have a scale each; the last may be short") {
 TEST_CASE("a group with NaN or Inf has a NaN scale and zero codes; others do not notice") {
   std::vector<float> x = {1, 2, 3, std::nanf(""), 5, std::numeric_limits<float>::infinity(), 7, 8};
   for (bool unipolar : {false, true}) {
-    const auto quantized =
-        quantize_operand(source_of(x, 1, 4), {Rounding::divide, unipolar, 127},
-                         {Grouping::Kind::row_groups, 1, 0}, 128, serial_for);
+    const auto quantized = quantize_operand(source_of(x, 1, 4), {Rounding::divide, unipolar, 127},
+                                            {Grouping::Kind::row_groups, 1, 0}, 128, serial_for);
     CHECK(std::isnan(quantized.affines.at(1, 0).scale));
     CHECK(std::isnan(quantized.affines.at(2, 0).scale));
     CHECK(quantized.codes[2] == 0);
@@ -109,9 +107,8 @@ TEST_CASE("per-tensor scales are made in double") {
 
 TEST_CASE("unipolar level sums are exact") {
   const std::vector<float> x = {0, 0.4f, 1, 0.25f};
-  const auto quantized =
-      quantize_operand(source_of(x, 1, 1), {Rounding::divide, true, 255},
-                       {Grouping::Kind::row_groups, 1, 0}, 256, serial_for);
+  const auto quantized = quantize_operand(source_of(x, 1, 1), {Rounding::divide, true, 255},
+                                          {Grouping::Kind::row_groups, 1, 0}, 256, serial_for);
   CHECK(quantized.level_sum[0] == 0 + 102 + 255 + 64);
 }
 

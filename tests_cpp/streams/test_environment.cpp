@@ -24,9 +24,11 @@ TEST_CASE("SC_DISABLE_OWEN wins over the mode") {
 
 TEST_CASE("bad values name the variable") {
   const std::vector<std::pair<const char*, const char*>> cases = {
-      {"SC_SCRAMBLE_MASKS", "3"},   {"SC_SCRAMBLE_MASKS", "0"},  {"SC_SCRAMBLE_MASKS", "064"},
-      {"SC_SCRAMBLE_MASKS", "+64"}, {"SC_SCRAMBLE_MASKS", "64 "}, {"SC_SCRAMBLE_MASKS", "2147483648"},
-      {"SC_OWEN_MODE", "BITREV"},   {"SC_DISABLE_OWEN", "yes"},  {"SC_SCRAMBLE_RESCALE", "2"}};
+      {"SC_SCRAMBLE_MASKS", "3"},   {"SC_SCRAMBLE_MASKS", "0"},
+      {"SC_SCRAMBLE_MASKS", "064"}, {"SC_SCRAMBLE_MASKS", "+64"},
+      {"SC_SCRAMBLE_MASKS", "64 "}, {"SC_SCRAMBLE_MASKS", "2147483648"},
+      {"SC_OWEN_MODE", "BITREV"},   {"SC_DISABLE_OWEN", "yes"},
+      {"SC_SCRAMBLE_RESCALE", "2"}};
   for (const auto& [name, value] : cases) {
     const ScopedVariable variable(name, value);
     CHECK_THROWS_WITH(read_environment(), Mentions(name, value));

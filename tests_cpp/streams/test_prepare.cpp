@@ -64,7 +64,8 @@ TEST_CASE("scrambling rules") {
 
 TEST_CASE("positions of a config share lanes when their sequences and masks agree") {
   StreamSpec spec = spec_of(3, 8, 8, 4);  // unscrambled
-  spec.config = parse_config(R"({"rng_pool": [{"type": "sobol"}, {"type": "sobol", "seed_type": "k"}],
+  spec.config =
+      parse_config(R"({"rng_pool": [{"type": "sobol"}, {"type": "sobol", "seed_type": "k"}],
       "sng": {"q": [{"rng_id": 0}, {"rng_id": 0}, {"rng_id": 1}, {"rng_id": 0}],
               "k": [{"rng_id": 1}, {"rng_id": 1}, {"rng_id": 1}, {"rng_id": 0}]}})");
   const StreamSet set = prepare_streams(spec);

@@ -22,8 +22,7 @@ TEST_CASE("Sobol sequences are permutations for every precision") {
 }
 
 TEST_CASE("default k seeds") {
-  CHECK(default_sobol_seed(SobolSeed::k, 8) ==
-        std::vector<int64_t>{1, 1, 1, 1, 9, 1, 41, 255});
+  CHECK(default_sobol_seed(SobolSeed::k, 8) == std::vector<int64_t>{1, 1, 1, 1, 9, 1, 41, 255});
   CHECK(default_sobol_seed(SobolSeed::k, 4) == std::vector<int64_t>{1, 1, 1, 1});
   CHECK(default_sobol_seed(SobolSeed::k, 6) == std::vector<int64_t>{1, 1, 1, 1, 9, 1});
   CHECK(default_sobol_seed(SobolSeed::k, 9)[6] == 41);
@@ -40,11 +39,13 @@ TEST_CASE("LFSR emits its register, then shifts right") {
 }
 
 TEST_CASE("true_random is CPython's Mersenne Twister") {
-  // [random.Random(seed).randint(0, 255) for 6 draws] and a 64-bit seed at 12 bits, from CPython 3.11.
+  // [random.Random(seed).randint(0, 255) for 6 draws] and a 64-bit seed at 12 bits, from
+  // CPython 3.11.
   const auto values = true_random_sequence(31, 8);
   CHECK(std::vector<uint16_t>(values.begin(), values.begin() + 6) ==
         std::vector<uint16_t>{6, 240, 57, 201, 72, 22});
   const auto wide = true_random_sequence(9007199254740993ull, 12);
-  CHECK(std::vector<uint16_t>(wide.begin(), wide.begin() + 6) == std::vector<uint16_t>{2884, 2538, 2762, 968, 3225, 1134});
+  CHECK(std::vector<uint16_t>(wide.begin(), wide.begin() + 6) ==
+        std::vector<uint16_t>{2884, 2538, 2762, 968, 3225, 1134});
   CHECK(wide.size() == 4096);
 }

@@ -16,7 +16,7 @@ class Mentions : public Catch::Matchers::
 #else
                      Impl::MatcherBase
 #endif
-                     <std::string> {
+                 <std::string> {
  public:
   Mentions(std::string first, std::string second)
       : first_(std::move(first)), second_(std::move(second)) {}

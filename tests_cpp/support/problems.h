@@ -64,8 +64,7 @@ struct RandomProblem {
     problem.b_codes = b.data();
     problem.streams = streams.get();
     problem.stream_key = scmp::stream_key(stream_spec);
-    problem.dequantizer.kind =
-        problem.chunks > 1 ? scmp::Epilogue::chunk : scmp::Epilogue::row;
+    problem.dequantizer.kind = problem.chunks > 1 ? scmp::Epilogue::chunk : scmp::Epilogue::row;
     problem.dequantizer.c = 16129.0f / static_cast<float>(spec.length);
     problem.dequantizer.n = spec.n;
     problem.dequantizer.m = spec.m;

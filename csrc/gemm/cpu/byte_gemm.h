@@ -1,4 +1,5 @@
-// The table kernels: exact sums by register lookups, one instruction set per build of byte_tile.cpp.
+// The table kernels: exact sums by register lookups, one instruction set per build of
+// byte_tile.cpp.
 #pragma once
 
 #include <cstdint>

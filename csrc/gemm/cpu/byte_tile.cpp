@@ -8,7 +8,7 @@ namespace scmp {
 namespace SCMP_ISA {
 namespace {
 
-constexpr int kPass = 32;       // positions per pass over the rows
+constexpr int kPass = 32;        // positions per pass over the rows
 constexpr int kMostSteps = 256;  // of at most 255 each: 16-bit sums do not overflow
 
 template <int kWidth, bool kNarrow>
@@ -96,7 +96,8 @@ struct TileTask {
       alignas(64) uint32_t offset[kPass], flip[kPass];
       for (int i = 0; i < kPass; ++i) {
         const int32_t signed_k = k[i], negative = signed_k >> 31;
-        offset[i] = lane_offset[i] + static_cast<uint32_t>((signed_k ^ negative) - negative) * kWidth;
+        offset[i] =
+            lane_offset[i] + static_cast<uint32_t>((signed_k ^ negative) - negative) * kWidth;
         flip[i] = static_cast<uint32_t>(negative) & flip_word;
       }
       if (layers > 0) memcpy(e_table, plan.a.e.data() + (first + r) * kBlock, kBlock);

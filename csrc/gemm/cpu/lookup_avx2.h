@@ -15,8 +15,8 @@ static inline __m256i lookup_32(const uint8_t* row, __m256i index) {
   for (int i = 0; i < kWidth / 16; ++i) {
     const __m256i entries = _mm256_broadcastsi128_si256(
         _mm_loadu_si128(reinterpret_cast<const __m128i*>(row + 16 * i)));
-    const __m256i local =
-        _mm256_adds_epu8(_mm256_xor_si256(index, _mm256_set1_epi8(static_cast<char>(i << 4))), lift);
+    const __m256i local = _mm256_adds_epu8(
+        _mm256_xor_si256(index, _mm256_set1_epi8(static_cast<char>(i << 4))), lift);
     found = _mm256_or_si256(found, _mm256_shuffle_epi8(entries, local));
   }
   return found;
@@ -39,7 +39,8 @@ static void lookup(const LookupSteps& steps, int columns, uint16_t* sums) {
       const __m256i flips = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(index + columns));
       __m256i value = lookup_32<kWidth>(row, codes);
       value = _mm256_xor_si256(value, flips);
-      value = _mm256_xor_si256(value, _mm256_set1_epi32(layer ? 0 : static_cast<int>(steps.flip[i])));
+      value =
+          _mm256_xor_si256(value, _mm256_set1_epi32(layer ? 0 : static_cast<int>(steps.flip[i])));
       even = _mm256_add_epi16(even, _mm256_and_si256(value, _mm256_set1_epi16(0xff)));
       odd = _mm256_add_epi16(odd, _mm256_srli_epi16(value, 8));
     }

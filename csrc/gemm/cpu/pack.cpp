@@ -18,7 +18,8 @@ struct Staging {
   uint64_t capped[kTileColumns];  // bit i: the column's code at position i is at the top
 };
 
-// The kernels add even and odd bytes of a 64-byte line apart: byte 2i is column i, 2i+1 column 32+i.
+// The kernels add even and odd bytes of a 64-byte line apart: byte 2i is column i, 2i+1 column
+// 32+i.
 int column_of_byte(int byte) { return byte / 2 + (byte % 2) * 32; }
 int byte_of_column(int column) {
   const int group = column / kColumnGroup * kColumnGroup, within = column % kColumnGroup;
@@ -61,8 +62,7 @@ void write_lines(const Staging& staging, int columns, int count, uint8_t* out) {
 }
 
 void write_layers(Staging& staging, int columns, int layers, const int16_t* codes,
-                  int64_t code_stride, const ByteLayout& layout, uint8_t* out,
-                  int32_t* constants) {
+                  int64_t code_stride, const ByteLayout& layout, uint8_t* out, int32_t* constants) {
   const int flip = layout.flip(), offset = layout.offset();
   for (int layer = 0; layer < layers; ++layer, out += 2 * columns) {
     std::memset(out, kBlock, columns);
@@ -102,9 +102,9 @@ PackedTile pack_tile(const GemmProblem& p, const std::vector<BlockRange>& blocks
     int layers = 0;
     for (int column = 0; layout.capped && column < tile.columns; ++column) {
       uint64_t& mask = capped[b * tile.columns + column];
-      mask = column < real ? magnitude_mask(codes + column * p.d + blocks[b].first,
-                                            blocks[b].count, top)
-                           : 0;
+      mask = column < real
+                 ? magnitude_mask(codes + column * p.d + blocks[b].first, blocks[b].count, top)
+                 : 0;
       layers = std::max(layers, __builtin_popcountll(mask));
     }
     tile.blocks.push_back({lines * 2 * tile.columns, layers});
@@ -130,8 +130,8 @@ PackedTile pack_tile(const GemmProblem& p, const std::vector<BlockRange>& blocks
     }
     uint8_t* out = tile.data.data() + tile.blocks[b].offset;
     write_lines(*staging, tile.columns, block.count, out);
-    write_layers(*staging, tile.columns, tile.blocks[b].layers, codes + block.first, p.d,
-                 layout, out + int64_t{block.count} * 2 * tile.columns,
+    write_layers(*staging, tile.columns, tile.blocks[b].layers, codes + block.first, p.d, layout,
+                 out + int64_t{block.count} * 2 * tile.columns,
                  tile.layer_constant.data() + block.chunk * tile.columns);
   }
   return tile;
@@ -177,7 +177,8 @@ PackedA pack_a(const GemmProblem& p, const std::vector<BlockRange>& blocks,
       uint8_t* e = capped ? packed.e.data() + (b * rows + row) * kBlock : nullptr;
       encode(table, offset, p.a_codes + row * p.d + block.first, block.count, k, e);
       std::fill(k + block.count, k + kBlock, int16_t{0});
-      packed.negative[row * count + b] = negative_mask(k, block.count);  // a code may enable 0 cycles
+      packed.negative[row * count + b] =
+          negative_mask(k, block.count);  // a code may enable 0 cycles
     }
   };
   if (cached) {

@@ -1,9 +1,10 @@
 // Operands in the order in which the table kernels read them.
 //
-// Positions are cut into blocks of 64 (never across a chunk). A tile of b is up to 256 columns wide;
-// per position it holds one line of table indices and one line of sign flips. Behind the positions
-// of a block stand its layers: extra lines whose "table" is the row's 64 stored e values, indexed by
-// the position at which a column holds the capped top code (entry 64 and up stands for "none").
+// Positions are cut into blocks of 64 (never across a chunk). A tile of b is up to 256 columns
+// wide; per position it holds one line of table indices and one line of sign flips. Behind the
+// positions of a block stand its layers: extra lines whose "table" is the row's 64 stored e values,
+// indexed by the position at which a column holds the capped top code (entry 64 and up stands for
+// "none").
 #pragma once
 
 #include <cstdint>
@@ -16,7 +17,7 @@
 
 namespace scmp {
 
-constexpr int kBlock = 64;          // positions per block
+constexpr int kBlock = 64;         // positions per block
 constexpr int kTileColumns = 256;  // most columns of b per tile
 constexpr int kColumnGroup = 64;   // a tile's width is a multiple of this
 

@@ -81,8 +81,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> fused_quantize_bipolar_perrow_cpu
   float* scale_data = scale.mutable_data_ptr<float>();
   const int64_t dim = x.size(1);
   for_each_row(
-      source, quant.scheme,
-      [&](int64_t row) -> const Affine& { return affines.at(row, 0); },
+      source, quant.scheme, [&](int64_t row) -> const Affine& { return affines.at(row, 0); },
       [&](int64_t row, const float*, float* q) {
         scale_data[row] = affines.at(row, 0).scale;
         write_codes(q, dim, boundary, code_data + row * dim, sign_data + row * dim);

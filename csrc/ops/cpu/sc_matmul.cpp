@@ -55,14 +55,14 @@ void fill_epilogue(const MatmulKnobs& knobs, const MatmulPlan& plan, const Quant
     q.tensor_scale = static_cast<float>(all_a.scale64 * all_b.scale64);
     q.a_zero = all_a.zero_point;
     q.b_zero = all_b.zero_point;
-    q.zero_product = static_cast<float>(static_cast<double>(depth) * all_a.zero_point64 *
-                                        all_b.zero_point64);
+    q.zero_product =
+        static_cast<float>(static_cast<double>(depth) * all_a.zero_point64 * all_b.zero_point64);
     return;
   }
-  q.kind = knobs.unipolar                                   ? Epilogue::unipolar_row
+  q.kind = knobs.unipolar                               ? Epilogue::unipolar_row
            : knobs.granularity == Granularity::per_head ? Epilogue::head
-           : plan.chunked                                   ? Epilogue::chunk
-                                                            : Epilogue::row;
+           : plan.chunked                               ? Epilogue::chunk
+                                                        : Epilogue::row;
   data.a_scale = Buffer<float>(a.affines.affine.size());
   for (size_t i = 0; i < data.a_scale.size(); ++i) data.a_scale[i] = a.affines.affine[i].scale;
   data.b_scale = Buffer<float>(b.affines.affine.size());
@@ -88,10 +88,10 @@ at::Tensor sc_matmul_cpu(const at::Tensor& a, const at::Tensor& b, c10::string_v
                          std::optional<int64_t> rng_levels, std::optional<c10::string_view> config,
                          bool halve_bipolar_stoc_len,
                          const std::optional<at::Tensor>& smooth_scales) {
-  const MatmulKnobs knobs = check_sc_matmul(
-      "sc_matmul", a, b,
-      {granularity, mode, sc_prec, stoc_len, chunk_d, group_a, group_b, rng_levels, config,
-       halve_bipolar_stoc_len, smooth_scales});
+  const MatmulKnobs knobs =
+      check_sc_matmul("sc_matmul", a, b,
+                      {granularity, mode, sc_prec, stoc_len, chunk_d, group_a, group_b, rng_levels,
+                       config, halve_bipolar_stoc_len, smooth_scales});
   Source source_a = source_of(a), source_b = source_of(b);
   at::Tensor scales;
   if (smooth_scales && smooth_scales->defined()) {
@@ -110,10 +110,10 @@ at::Tensor sc_matmul_cpu(const at::Tensor& a, const at::Tensor& b, c10::string_v
 
   const MatmulPlan plan = plan_sc_matmul(knobs, depth);
   const auto streams = cached_streams(plan.streams);
-  const QuantizedOperand qa = quantize_operand(source_a, plan.scheme, plan.a_grouping,
-                                               knobs.levels, parallel_for);
-  const QuantizedOperand qb = quantize_operand(source_b, plan.scheme, plan.b_grouping,
-                                               knobs.levels, parallel_for);
+  const QuantizedOperand qa =
+      quantize_operand(source_a, plan.scheme, plan.a_grouping, knobs.levels, parallel_for);
+  const QuantizedOperand qb =
+      quantize_operand(source_b, plan.scheme, plan.b_grouping, knobs.levels, parallel_for);
   GemmProblem problem;
   problem.batches = source_a.batches;
   problem.n = source_a.rows;

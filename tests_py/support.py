@@ -1,0 +1,78 @@
+"""What the tests share: forcing a kernel, setting the environment, comparing bits."""
+
+import os
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from scmp_kernels import _C
+
+KERNELS = _C.cpu_kernels()
+VARIABLES = ("SC_OWEN_MODE", "SC_DISABLE_OWEN", "SC_SCRAMBLE_RESCALE", "SC_SCRAMBLE_MASKS")
+DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+GOLDEN = Path(__file__).resolve().parents[2] / "shared" / "golden"
+
+
+@contextmanager
+def environment(variables):
+    """Set these SC_* variables and unset the others for a while."""
+    before = {name: os.environ.pop(name, None) for name in VARIABLES}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
+
+
+@contextmanager
+def forced(kernel):
+    """Force one CPU kernel for a while."""
+    before = _C.cpu_kernel()
+    _C.set_cpu_kernel(kernel)
+    try:
+        yield
+    finally:
+        _C.set_cpu_kernel(before)
+
+
+@contextmanager
+def threads(count):
+    """Let torch use `count` threads for a while."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def bits(x):
+    """A tensor or array as integers that are equal when the bits are; NaNs are all alike."""
+    x = np.asarray(x)
+    if x.dtype.kind != "f":
+        return x
+    canonical = np.where(np.isnan(x), np.array(np.nan, x.dtype), x)
+    return canonical.view(f"i{x.dtype.itemsize}")
+
+
+def assert_same_bits(actual, expected, context=""):
+    """Tensors or arrays: same dtype, shape and bits (NaNs equal whatever their payload)."""
+    actual, expected = np.asarray(actual), np.asarray(expected)
+    assert actual.dtype == expected.dtype and actual.shape == expected.shape, context
+    wrong = bits(actual) != bits(expected)
+    if wrong.any():
+        first = tuple(int(i[0]) for i in np.nonzero(wrong))
+        raise AssertionError(
+            f"{int(wrong.sum())} of {wrong.size} differ, first at {first}: "
+            f"{actual[first]!r} instead of {expected[first]!r} {context}"
+        )
+
+
+def randn(*shape, seed=0, **kwargs):
+    """torch.randn of its own generator."""
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), **kwargs)
