@@ -62,7 +62,7 @@ def _layout(x, layout):
 
 @st.composite
 def tensors(draw, shape, dtype=None):
-    """A float tensor of this shape: any kind of values, dtype and strides, now and then NaN, Inf."""
+    """A float tensor of this shape: any values (now and then NaN or Inf), dtype and strides."""
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     kind = draw(st.sampled_from(KINDS))
     values = np.atleast_1d(np.asarray(_values(kind, shape, rng))).reshape(shape)
@@ -133,7 +133,9 @@ def environments(draw):
 
 
 def _count(most):
-    return st.one_of(st.none(), st.sampled_from((1, most // 2, most - 1, most)), st.integers(1, most))
+    return st.one_of(
+        st.none(), st.sampled_from((1, most // 2, most - 1, most)), st.integers(1, most)
+    )
 
 
 @st.composite

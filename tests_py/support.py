@@ -1,10 +1,12 @@
 """What the tests share: forcing a kernel, setting the environment, comparing bits."""
 
 import os
+import re
 from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 
 from scmp_kernels import _C
@@ -76,3 +78,17 @@ def assert_same_bits(actual, expected, context=""):
 def randn(*shape, seed=0, **kwargs):
     """torch.randn of its own generator."""
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), **kwargs)
+
+
+def small_config(seed=None):
+    """A plain config of two positions at 3 bits."""
+    rng = {"type": "true_random", "seed": seed} if seed is not None else {"type": "sobol"}
+    sng = {"rng_id": 0, "scramble": [1, 0, 2]}
+    return {"rng_pool": [rng], "sng": {"q": [sng, sng], "k": [sng, dict(sng)]}}
+
+
+def assert_value_error(call, message):
+    """`call()` raises a ValueError of exactly this text, one line of it."""
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$") as caught:
+        call()
+    assert type(caught.value) is ValueError and "\n" not in str(caught.value)

@@ -1,4 +1,4 @@
-"""The published outputs of the original kernels, bit for bit. Skipped where the files are absent."""
+"""Outputs of the original kernels, bit for bit. Skipped where their files are absent."""
 
 import json
 

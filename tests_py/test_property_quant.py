@@ -81,9 +81,7 @@ def test_fused_quantize_unipolar_at_the_tensors_own_range(x, prec, widen):
     finite = values[np.isfinite(values)]
     low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
     args = (x, high, low - widen * 0.5, prec, True)
-    check(
-        lambda: quant.fused_quantize_unipolar(*args), reference.fused_quantize_unipolar(*args)
-    )
+    check(lambda: quant.fused_quantize_unipolar(*args), reference.fused_quantize_unipolar(*args))
 
 
 GROUPS = st.one_of(st.integers(1, 12), st.just(10**9))

@@ -9,8 +9,10 @@
 #include <cstring>
 
 #if defined(__CUDACC__)
+#define SCMP_DEVICE_CALLABLE __host__ __device__
 #define SCMP_HOST_DEVICE __host__ __device__ __forceinline__
 #else
+#define SCMP_DEVICE_CALLABLE
 #define SCMP_HOST_DEVICE static inline __attribute__((always_inline))
 #endif
 

@@ -5,6 +5,9 @@
 #include "cpu/isa.h"
 #include "cpu/tuning.h"
 #include "ops/build_info.h"
+#if defined(SCMP_WITH_CUDA)
+#include "ops/cuda/kernel_choice.h"
+#endif
 
 namespace scmp {
 
@@ -32,6 +35,18 @@ std::map<std::string, std::string> library_info() {
 std::vector<std::string> cpu_kernels() { return available_cpu_kernels(); }
 void set_cpu_kernel(const std::string& name) { force_cpu_kernel(name); }
 std::string cpu_kernel() { return forced_cpu_kernel(); }
+
+#if defined(SCMP_WITH_CUDA)
+std::vector<std::string> cuda_kernels() { return cuda::kernel_names(); }
+void set_cuda_kernel(const std::string& name) { cuda::force_kernel(name); }
+std::string cuda_kernel() { return cuda::forced_kernel(); }
+#else
+std::vector<std::string> cuda_kernels() { return {}; }
+void set_cuda_kernel(const std::string&) {
+  throw ValueError("set_cuda_kernel: this build has no CUDA kernels");
+}
+std::string cuda_kernel() { return "auto"; }
+#endif
 
 void add_config(const std::string& digest, const std::string& json) {
   register_config(digest, json);

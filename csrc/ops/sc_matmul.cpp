@@ -112,6 +112,7 @@ MatmulKnobs check_sc_matmul(const char* op, const at::Tensor& a, const at::Tenso
                             const MatmulArgs& args) {
   MatmulKnobs knobs;
   knobs.scramble = with_value_errors(op, [] { return read_environment(); });
+  knobs.sync_checks = with_value_errors(op, [] { return read_sync_checks(); });
   check_operands(op, a, b);
   knobs.granularity = check_granularity(op, a, args);
   knobs.unipolar = args.mode == "unipolar";
@@ -167,6 +168,28 @@ MatmulPlan plan_sc_matmul(const MatmulKnobs& knobs, int64_t depth) {
   plan.a_grouping.rows_per_group = knobs.group_a;
   plan.b_grouping.rows_per_group = knobs.group_b;
   return plan;
+}
+
+Dequantizer make_dequantizer(const MatmulKnobs& knobs, const MatmulPlan& plan, int64_t depth) {
+  Dequantizer q;
+  switch (knobs.granularity) {
+    case Granularity::per_tensor:
+      q.kind = knobs.unipolar ? Epilogue::unipolar_tensor : Epilogue::tensor;
+      break;
+    case Granularity::per_head:
+      q.kind = Epilogue::head;
+      break;
+    case Granularity::per_row:
+      q.kind = knobs.unipolar ? Epilogue::unipolar_row
+               : plan.chunked ? Epilogue::chunk
+                              : Epilogue::row;
+      break;
+  }
+  const float qmax = static_cast<float>(plan.scheme.qmax);
+  q.c = f32_mul(f32_mul(qmax, qmax), f32_div(1.0f, static_cast<float>(knobs.length)));
+  q.depth = static_cast<float>(depth);
+  q.chunks = plan.chunks;
+  return q;
 }
 
 }  // namespace scmp

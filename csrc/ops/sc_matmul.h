@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 
+#include "gemm/dequantize.h"
 #include "quant/quantize.h"
 #include "streams/prepare.h"
 
@@ -33,6 +34,7 @@ struct MatmulKnobs {
   int sc_prec, length, levels;
   int64_t chunk_d, group_a, group_b;
   ScrambleSettings scramble;
+  bool sync_checks;  // SCMP_SYNC_CHECKS: look at values that only the device knows
   std::shared_ptr<const RngConfig> config;
 
   int qmax() const { return unipolar ? unipolar_qmax(sc_prec) : bipolar_qmax(sc_prec); }
@@ -52,5 +54,8 @@ struct MatmulPlan {
 };
 
 MatmulPlan plan_sc_matmul(const MatmulKnobs& knobs, int64_t depth);
+
+/// Kind and constants of the epilogue; sizes and pointers are the backend's.
+Dequantizer make_dequantizer(const MatmulKnobs& knobs, const MatmulPlan& plan, int64_t depth);
 
 }  // namespace scmp

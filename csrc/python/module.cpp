@@ -18,6 +18,10 @@ PYBIND11_MODULE(_C, m) {
   m.def("set_cpu_kernel", &scmp::set_cpu_kernel, py::arg("name"),
         "Force one CPU kernel for every call, 'auto' to undo.");
   m.def("cpu_kernel", &scmp::cpu_kernel, "The forced CPU kernel, or 'auto'.");
+  m.def("cuda_kernels", &scmp::cuda_kernels, "CUDA kernels of this build.");
+  m.def("set_cuda_kernel", &scmp::set_cuda_kernel, py::arg("name"),
+        "Force one CUDA kernel for every call, 'auto' to undo.");
+  m.def("cuda_kernel", &scmp::cuda_kernel, "The forced CUDA kernel, or 'auto'.");
   m.def("register_config", &scmp::add_config, py::arg("digest"), py::arg("text"),
         "Keep a config usable under its digest.");
   m.def("unregister_config", &scmp::remove_config, py::arg("digest"), "Undo one register_config.");

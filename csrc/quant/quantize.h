@@ -5,6 +5,7 @@
 
 #include "common/buffer.h"
 #include "common/parallel.h"
+#include "quant/affine.h"
 #include "quant/rows.h"
 #include "quant/scheme.h"
 #include "quant/source.h"

@@ -2,16 +2,10 @@
 // docs/semantics.md).
 #pragma once
 
-#include <cmath>
 #include <cstdint>
 #include <vector>
 
-#include "common/float_ops.h"
-
 namespace scmp {
-
-constexpr float kRangeFloor = 1e-5f;    // the smallest range a scale is made from
-constexpr double kRangeFloor64 = 1e-5;  // per_tensor, in double
 
 enum class Rounding {
   divide,    // q = rint(x / scale): per_row
@@ -35,13 +29,6 @@ struct Affine {
   float scale = 0.0f;       // as the epilogue uses it; NaN marks a range that held NaN or Inf
   double scale64 = 0.0, zero_point64 = 0.0;  // per_tensor
 };
-
-/// The affine map of one group with finite extremes `low` and `high` (bipolar: amax in `high`).
-Affine make_affine(const QuantScheme& scheme, float low, float high);
-/// The same from a range in double (the fused quantizers' arguments).
-Affine make_tensor_affine(const QuantScheme& scheme, double low, double high);
-/// The map of a group that holds NaN or Inf.
-Affine nonfinite_affine();
 
 /// The code on a grid of `levels` that stands for level q in 0..qmax:
 /// floor((2 * q * levels + qmax) / (2 * qmax)).

@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "common/float_ops.h"
+
 namespace scmp {
 
 enum class DType { float16, bfloat16, float32, float64 };
@@ -18,7 +20,7 @@ struct Source {
   Smoothing smoothing = Smoothing::none;
   const float* smooth_scales = nullptr;  // (dim,), contiguous
 
-  int64_t total_rows() const { return batches * rows; }
+  SCMP_DEVICE_CALLABLE int64_t total_rows() const { return batches * rows; }
 };
 
 /// Row `row` (counted over batches) as float32 after the smoothing: either the memory itself, or

@@ -72,6 +72,8 @@ ScrambleSettings read_environment() {
   return settings;
 }
 
+bool read_sync_checks() { return flag("SCMP_SYNC_CHECKS", false); }
+
 std::vector<uint16_t> scramble_masks(const ScrambleSettings& settings, int sc_prec) {
   if (settings.mode == ScrambleMode::off) return {0};
   const int base = 1 << sc_prec;

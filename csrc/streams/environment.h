@@ -19,6 +19,9 @@ struct ScrambleSettings {
 /// Called by every operator call; a bad value is a ValueError that names the variable.
 ScrambleSettings read_environment();
 
+/// SCMP_SYNC_CHECKS=1: CUDA operators wait for the device to check values that only it knows.
+bool read_sync_checks();
+
 /// The distinct masks, position d using entry d mod size; {0} when scrambling is off.
 std::vector<uint16_t> scramble_masks(const ScrambleSettings& settings, int sc_prec);
 

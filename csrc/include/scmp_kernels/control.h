@@ -28,6 +28,11 @@ SCMP_API std::vector<std::string> cpu_kernels();
 SCMP_API void set_cpu_kernel(const std::string& name);
 SCMP_API std::string cpu_kernel();
 
+/// The same for the CUDA kernels; empty and std::invalid_argument in a build without them.
+SCMP_API std::vector<std::string> cuda_kernels();
+SCMP_API void set_cuda_kernel(const std::string& name);
+SCMP_API std::string cuda_kernel();
+
 /// Keeps a config (JSON) usable under its digest "sha256:..." until as many remove_config calls.
 SCMP_API void add_config(const std::string& digest, const std::string& json);
 SCMP_API void remove_config(const std::string& digest);

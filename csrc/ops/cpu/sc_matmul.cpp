@@ -5,27 +5,13 @@
 #include <ATen/ops/zeros.h>
 #include <torch/library.h>
 
-#include <cmath>
-
 #include "cache/stream_cache.h"
 #include "gemm/cpu/gemm_cpu.h"
 #include "ops/cpu/tensor_source.h"
-#include "ops/value_error.h"
+#include "ops/smooth_scales.h"
 
 namespace scmp {
 namespace {
-
-// (D,) float32, every entry positive and finite.
-at::Tensor smooth_scales_on_cpu(const at::Tensor& scales) {
-  const at::Tensor values = scales.to(at::kFloat).contiguous();
-  const float* data = values.const_data_ptr<float>();
-  for (int64_t i = 0; i < values.numel(); ++i) {
-    TORCH_CHECK_VALUE(std::isfinite(data[i]) && data[i] > 0.0f,
-                      "sc_matmul: smooth_scales must be positive and finite as float32, got ",
-                      data[i], " at index ", i);
-  }
-  return values;
-}
 
 // Scales and zero points in the layout that the epilogue reads.
 struct EpilogueData {
@@ -41,17 +27,13 @@ Buffer<float> zero_points(const RowAffines& affines) {
 void fill_epilogue(const MatmulKnobs& knobs, const MatmulPlan& plan, const QuantizedOperand& a,
                    const QuantizedOperand& b, int64_t depth, GemmProblem& p, EpilogueData& data) {
   Dequantizer& q = p.dequantizer;
+  q = make_dequantizer(knobs, plan, depth);
   q.n = p.n;
   q.m = p.m;
-  q.chunks = p.chunks;
-  const float qmax = static_cast<float>(plan.scheme.qmax);
-  q.c = f32_mul(f32_mul(qmax, qmax), f32_div(1.0f, static_cast<float>(knobs.length)));
   q.a_sum = a.level_sum.data();
   q.b_sum = b.level_sum.data();
-  q.depth = static_cast<float>(depth);
   if (knobs.granularity == Granularity::per_tensor) {
     const Affine &all_a = a.affines.affine[0], &all_b = b.affines.affine[0];
-    q.kind = knobs.unipolar ? Epilogue::unipolar_tensor : Epilogue::tensor;
     q.tensor_scale = static_cast<float>(all_a.scale64 * all_b.scale64);
     q.a_zero = all_a.zero_point;
     q.b_zero = all_b.zero_point;
@@ -59,10 +41,6 @@ void fill_epilogue(const MatmulKnobs& knobs, const MatmulPlan& plan, const Quant
         static_cast<float>(static_cast<double>(depth) * all_a.zero_point64 * all_b.zero_point64);
     return;
   }
-  q.kind = knobs.unipolar                               ? Epilogue::unipolar_row
-           : knobs.granularity == Granularity::per_head ? Epilogue::head
-           : plan.chunked                               ? Epilogue::chunk
-                                                        : Epilogue::row;
   data.a_scale = Buffer<float>(a.affines.affine.size());
   for (size_t i = 0; i < data.a_scale.size(); ++i) data.a_scale[i] = a.affines.affine[i].scale;
   data.b_scale = Buffer<float>(b.affines.affine.size());
@@ -95,7 +73,7 @@ at::Tensor sc_matmul_cpu(const at::Tensor& a, const at::Tensor& b, c10::string_v
   Source source_a = source_of(a), source_b = source_of(b);
   at::Tensor scales;
   if (smooth_scales && smooth_scales->defined()) {
-    scales = smooth_scales_on_cpu(*smooth_scales);
+    scales = check_smooth_values("sc_matmul", *smooth_scales);
     source_a.smoothing = Smoothing::divide;
     source_b.smoothing = Smoothing::multiply;
     source_a.smooth_scales = source_b.smooth_scales = scales.const_data_ptr<float>();

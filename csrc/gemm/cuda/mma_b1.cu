@@ -1,0 +1,379 @@
+#include "gemm/cuda/mma/patterns.cuh"
+#include "gemm/cuda/mma_b1.h"
+#include "gemm/cuda/ptx/cp_async.cuh"
+#include "gemm/cuda/ptx/mma_b1.cuh"
+#include "gemm/cuda/tile/epilogue.cuh"
+
+namespace scmp::cuda {
+namespace {
+
+constexpr int kTile = 128;     // rows and columns of a block's tile
+constexpr int kThreads = 128;  // 2 x 2 warps of 64 x 64
+constexpr int kPairs = 4;      // of k256 steps per stage
+constexpr int kExpandThreads = 256;
+
+// A stage of b in the workspace and in shared memory: bits [pair][column][quad t][4 words], then
+// the s8 terms [column][term bytes]. In a pair of k256 steps, lane t of a fragment holds the words
+// t and 4 + t of either step: those four words are one 16-byte quad.
+template <int kWords>
+struct BStage {
+  static constexpr int kBits = kPairs * kTile * 64;
+  static constexpr int kTerms = kTile * Pattern<kWords>::kTermBytes;
+  static constexpr int kBytes = kBits + kTerms;
+};
+
+template <int kWords>
+struct Shared {
+  static constexpr int kA = kTile * Pattern<kWords>::kPositions * 2;
+  static constexpr int kStage = BStage<kWords>::kBytes + kA;
+  static constexpr int kBytes = 2 * kStage;
+};
+
+__device__ __forceinline__ int64_t position_of_stage(const GemmProblem& p, int positions,
+                                                     int per_position, int64_t stage,
+                                                     int64_t& chunk) {
+  const int64_t per_chunk = p.b_layout.stages_per_chunk * per_position;
+  chunk = stage / per_chunk;
+  return stage % per_chunk / per_position * positions;
+}
+
+// b's codes to bit patterns and terms, in the order that the gemm reads them.
+template <int kWords, bool kSigned>
+__global__ void __launch_bounds__(kExpandThreads)
+    expand(const __grid_constant__ GemmProblem p, uint8_t* workspace, int64_t first_tile) {
+  using P = Pattern<kWords>;
+  const DeviceTables& t = p.tables;
+  const int64_t stages = p.b_layout.stages * P::kStagesPerPosition;
+  const int64_t stage = blockIdx.x;
+  const int64_t tile = first_tile + blockIdx.y, tiles = (p.m + kTile - 1) / kTile;
+  const int64_t batch = tile / tiles, first_column = tile % tiles * kTile;
+  int64_t chunk;
+  const int64_t first = position_of_stage(p, P::kPositions, P::kStagesPerPosition, stage, chunk);
+  const int half = static_cast<int>(stage % P::kStagesPerPosition);
+  const int64_t code_stage = batch * p.b_layout.stages + stage / P::kStagesPerPosition;
+  uint8_t* out = workspace + (blockIdx.y * stages + stage) * BStage<kWords>::kBytes;
+
+  const auto code_of = [&](int64_t column, int i) -> int {
+    if (column >= p.m) return 0;
+    return p.b_codes[(code_stage * p.b_layout.rows_padded + column) * P::kPositions + i];
+  };
+  const auto lane_of = [&](int i) -> int64_t {
+    const int64_t position = first + i;
+    if (position >= p.chunk) return 0;  // padding: its codes are 0
+    return t.lane_of ? t.lane_of[position] : position % t.lanes;
+  };
+
+  for (int task = threadIdx.x; task < kTile * kPairs; task += kExpandThreads) {
+    const int column = task % kTile, pair = task / kTile;
+    uint32_t words[16];
+#pragma unroll
+    for (int j = 0; j < 16; ++j) {
+      const int word = 16 * pair + j;
+      const int i = kWords < P::kStageWords ? word / kWords : 0;
+      const int within = kWords < P::kStageWords ? word % kWords : half * P::kStageWords + word;
+      const int code = code_of(first_column + column, i);
+      uint32_t bits =
+          t.b_bits[(lane_of(i) * (t.levels + 1) + abs(code)) * int64_t{kWords} + within];
+      if (kSigned && code < 0) bits ^= thermometer(t.length, within);  // only cycles that exist
+      words[j] = bits;
+    }
+    auto* quads = reinterpret_cast<uint4*>(out + (pair * kTile + column) * 64);
+#pragma unroll
+    for (int q = 0; q < 4; ++q) {
+      quads[q] = make_uint4(words[q], words[4 + q], words[8 + q], words[12 + q]);
+    }
+  }
+  if (!kSigned || half != 0) return;  // a position's terms count once
+  for (int column = threadIdx.x; column < kTile; column += kExpandThreads) {
+    auto* terms = reinterpret_cast<uint32_t*>(out + BStage<kWords>::kBits + column * P::kTermBytes);
+    int v[P::kTermBytes];
+#pragma unroll
+    for (int i = 0; i < P::kTermBytes; ++i) v[i] = 0;
+#pragma unroll
+    for (int i = 0; i < P::kPositions; ++i) {
+      const int code = code_of(first_column + column, i);
+      const int ones = t.b_ones[lane_of(i) * (t.levels + 1) + abs(code)];
+      const int value = b_term(code < 0, ones, t.length), negative = code < 0;
+      if constexpr (P::kTerms == 2) {
+        v[2 * i] = value;
+        v[2 * i + 1] = negative;
+      } else {
+        v[4 * i] = value >> 6;
+        v[4 * i + 1] = value & 63;
+        v[4 * i + 2] = 64 * negative;
+        v[4 * i + 3] = negative;
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < P::kTermBytes / 4; ++i) {
+      terms[i] = bytes(v[4 * i], v[4 * i + 1], v[4 * i + 2], v[4 * i + 3]);
+    }
+  }
+}
+
+template <int kWords, bool kSigned>
+struct Gemm {
+  using P = Pattern<kWords>;
+  const GemmProblem& p;
+  uint8_t* shared;
+  const uint8_t* b_stages;  // of this block's tile
+  int64_t batch, first_row, first_column, stages;
+  int warp_row, warp_column, g, t;  // warp's corner; fragment coordinates
+  int acc[4][8][4];
+
+  __device__ uint8_t* buffer(int64_t stage) { return shared + stage % 2 * Shared<kWords>::kStage; }
+
+  __device__ void fetch(int64_t stage) {
+    uint8_t* to = buffer(stage);
+    const uint8_t* from = b_stages + stage * BStage<kWords>::kBytes;
+    constexpr int kCopied = kSigned ? BStage<kWords>::kBytes : BStage<kWords>::kBits;
+    for (int i = threadIdx.x * 16; i < kCopied; i += kThreads * 16) {
+      cp_async_16(to + i, from + i, true);
+    }
+    const int64_t a_stage = batch * p.a_layout.stages + stage / P::kStagesPerPosition;
+    const int16_t* a = p.a_cycles + (a_stage * p.a_layout.rows_padded + first_row) * P::kPositions;
+    const int64_t valid = (p.a_layout.rows_padded - first_row) * P::kPositions * 2;
+    for (int i = threadIdx.x * 16; i < Shared<kWords>::kA; i += kThreads * 16) {
+      cp_async_16(to + BStage<kWords>::kBytes + i,
+                  i < valid ? reinterpret_cast<const uint8_t*>(a) + i
+                            : reinterpret_cast<const uint8_t*>(p.a_cycles),
+                  i < valid);
+    }
+    cp_async_commit();
+  }
+
+  __device__ void clear() {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+#pragma unroll
+      for (int j = 0; j < 8; ++j) {
+#pragma unroll
+        for (int c = 0; c < 4; ++c) acc[i][j][c] = 0;
+      }
+    }
+  }
+
+  // a's fragment of k256 step `step` for rows warp_row + 16 mf + g (+ 8).
+  __device__ void a_fragment(const int16_t* a, int step, int half_position, int mf,
+                             uint32_t (&fragment)[4]) const {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int word = 8 * step + 4 * h + t;
+      const int i = kWords < P::kStageWords ? word / kWords : 0;
+      const int within =
+          kWords < P::kStageWords ? word % kWords : half_position * P::kStageWords + word;
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const int k = a[(warp_row + 16 * mf + g + 8 * r) * P::kPositions + i];
+        uint32_t bits = thermometer(kSigned ? abs(k) : k, within);
+        if (kSigned) bits ^= static_cast<uint32_t>(k >> 31);
+        fragment[2 * h + r] = bits;
+      }
+    }
+  }
+
+  __device__ void multiply(int64_t stage) {
+    const uint8_t* b = buffer(stage);
+    const auto* a = reinterpret_cast<const int16_t*>(b + BStage<kWords>::kBytes);
+    const int half_position = static_cast<int>(stage % P::kStagesPerPosition);
+#pragma unroll 1
+    for (int pair = 0; pair < kPairs; ++pair) {
+      uint32_t fragments[2][4][4];
+#pragma unroll
+      for (int s = 0; s < 2; ++s) {
+#pragma unroll
+        for (int mf = 0; mf < 4; ++mf) {
+          a_fragment(a, 2 * pair + s, half_position, mf, fragments[s][mf]);
+        }
+      }
+      const auto* quads = reinterpret_cast<const uint4*>(b + pair * kTile * 64);
+#pragma unroll
+      for (int nf = 0; nf < 8; ++nf) {
+        const uint4 q = quads[(warp_column + 8 * nf + g) * 4 + t];
+#pragma unroll
+        for (int mf = 0; mf < 4; ++mf) mma_b1_and_popc(acc[mf][nf], fragments[0][mf], q.x, q.y);
+#pragma unroll
+        for (int mf = 0; mf < 4; ++mf) mma_b1_and_popc(acc[mf][nf], fragments[1][mf], q.z, q.w);
+      }
+    }
+    if (kSigned && half_position == 0) correct(a, b + BStage<kWords>::kBits);
+  }
+
+  // Four s8 terms of a: of positions 2i, 2i+1 (two terms each) or of position i (four).
+  __device__ uint32_t a_terms(const int16_t* row, int i) const {
+    const int length = p.tables.length;
+    if constexpr (P::kTerms == 2) {
+      const int k0 = row[2 * i], k1 = row[2 * i + 1];
+      return bytes(k0 < 0, a_term(k0, length), k1 < 0, a_term(k1, length));
+    } else {
+      if (i >= P::kPositions) return 0;
+      const int k = row[i], value = a_term(k, length), negative = k < 0;
+      return bytes(64 * negative, negative, value >> 6, value & 63);
+    }
+  }
+
+  __device__ void correct(const int16_t* a, const uint8_t* terms) {
+#pragma unroll 1
+    for (int block = 0; block < P::kTermBytes / 32; ++block) {
+      uint32_t fragments[4][4];
+#pragma unroll
+      for (int mf = 0; mf < 4; ++mf) {
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+          const int16_t* row = a + (warp_row + 16 * mf + g + 8 * r) * P::kPositions;
+          fragments[mf][r] = a_terms(row, 8 * block + 2 * t);
+          fragments[mf][2 + r] = a_terms(row, 8 * block + 2 * t + 1);
+        }
+      }
+#pragma unroll
+      for (int nf = 0; nf < 8; ++nf) {
+        const uint2 q = *reinterpret_cast<const uint2*>(
+            terms + (warp_column + 8 * nf + g) * P::kTermBytes + 32 * block + 8 * t);
+#pragma unroll
+        for (int mf = 0; mf < 4; ++mf) mma_s8(acc[mf][nf], fragments[mf], q.x, q.y);
+      }
+    }
+  }
+
+  __device__ void write(int64_t chunk) {
+#pragma unroll
+    for (int mf = 0; mf < 4; ++mf) {
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const int64_t row = first_row + warp_row + 16 * mf + g + 8 * r;
+        if (row >= p.n) continue;
+#pragma unroll
+        for (int nf = 0; nf < 8; ++nf) {
+#pragma unroll
+          for (int c = 0; c < 2; ++c) {
+            const int64_t column = first_column + warp_column + 8 * nf + 2 * t + c;
+            if (column < p.m) {
+              write_output(p, batch, row, column, chunk, acc[mf][nf][2 * r + c]);
+            }
+          }
+        }
+      }
+    }
+  }
+
+  __device__ void run() {
+    const int64_t per_chunk = p.a_layout.stages_per_chunk * P::kStagesPerPosition;
+    fetch(0);
+    clear();
+    for (int64_t stage = 0; stage < stages; ++stage) {
+      cp_async_wait<0>();
+      __syncthreads();
+      if (stage + 1 < stages) fetch(stage + 1);
+      multiply(stage);
+      if ((stage + 1) % per_chunk == 0) {
+        write(stage / per_chunk);
+        clear();
+      }
+    }
+  }
+};
+
+template <int kWords, bool kSigned>
+__global__ void __launch_bounds__(kThreads, 2)
+    gemm(const __grid_constant__ GemmProblem p, const uint8_t* workspace, int64_t first_tile) {
+  extern __shared__ __align__(16) uint8_t shared[];
+  const int64_t tile = first_tile + blockIdx.x, tiles = (p.m + kTile - 1) / kTile;
+  const int64_t stages = p.a_layout.stages * Pattern<kWords>::kStagesPerPosition;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  Gemm<kWords, kSigned> task{p,
+                             shared,
+                             workspace + blockIdx.x * stages * BStage<kWords>::kBytes,
+                             tile / tiles,
+                             int64_t{blockIdx.y} * kTile,
+                             tile % tiles * kTile,
+                             stages,
+                             warp / 2 * 64,
+                             warp % 2 * 64,
+                             lane / 4,
+                             lane % 4};
+  task.run();
+}
+
+template <int kWords>
+struct Launch {
+  static constexpr int kShared = Shared<kWords>::kBytes;
+  static int64_t tile_bytes(const GemmProblem& p) {
+    return p.b_layout.stages * Pattern<kWords>::kStagesPerPosition * BStage<kWords>::kBytes;
+  }
+  template <bool kSigned>
+  static void run(const GemmProblem& p, void* workspace, int64_t first, int64_t count,
+                  cudaStream_t stream) {
+    auto* bits = static_cast<uint8_t*>(workspace);
+    const auto stages =
+        static_cast<unsigned>(p.b_layout.stages * Pattern<kWords>::kStagesPerPosition);
+    expand<kWords, kSigned>
+        <<<dim3(stages, static_cast<unsigned>(count)), kExpandThreads, 0, stream>>>(p, bits, first);
+    const auto kernel = gemm<kWords, kSigned>;
+    cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared);
+    const dim3 grid(static_cast<unsigned>(count), static_cast<unsigned>((p.n + kTile - 1) / kTile));
+    kernel<<<grid, kThreads, kShared, stream>>>(p, bits, first);
+  }
+};
+
+// Calls visit with the Launch of the problem's words per position.
+template <typename Visit>
+auto with_words(int words, const Visit& visit) {
+  switch (words) {
+    case 1:
+      return visit(Launch<1>{});
+    case 2:
+      return visit(Launch<2>{});
+    case 4:
+      return visit(Launch<4>{});
+    case 8:
+      return visit(Launch<8>{});
+    case 16:
+      return visit(Launch<16>{});
+    case 32:
+      return visit(Launch<32>{});
+    case 64:
+      return visit(Launch<64>{});
+    default:
+      return visit(Launch<128>{});
+  }
+}
+
+constexpr int64_t kMostTileBytes = int64_t{512} << 20;
+constexpr int64_t kMostGridRows = 65535;
+
+}  // namespace
+
+std::string mma_b1_refuses(const GemmProblem& p, int shared_memory) {
+  return with_words(p.tables.words, [&](auto launch) -> std::string {
+    using L = decltype(launch);
+    if (p.tables.b_bits == nullptr) return "the bit tables of this config do not fit in memory";
+    if (L::kShared > shared_memory) return "it needs more shared memory than a block has here";
+    if (L::tile_bytes(p) > kMostTileBytes) return "b's bits of one tile exceed 512 MiB";
+    if (p.chunk * p.tables.length >= (int64_t{1} << 31)) return "sums need more than 32 bits";
+    if ((p.n + kTile - 1) / kTile > kMostGridRows) return "a has too many rows";
+    return "";
+  });
+}
+
+int64_t mma_b1_tiles(const GemmProblem& p) { return p.batches * ((p.m + kTile - 1) / kTile); }
+
+int64_t mma_b1_workspace(const GemmProblem& p, int64_t tiles) {
+  return with_words(p.tables.words,
+                    [&](auto launch) { return tiles * decltype(launch)::tile_bytes(p); });
+}
+
+int mma_b1_positions(int words) { return words < 64 ? 64 / words : 1; }
+
+void mma_b1_gemm(const GemmProblem& p, void* workspace, int64_t first, int64_t count,
+                 cudaStream_t stream) {
+  with_words(p.tables.words, [&](auto launch) {
+    using L = decltype(launch);
+    if (p.unipolar) {
+      L::template run<false>(p, workspace, first, count, stream);
+    } else {
+      L::template run<true>(p, workspace, first, count, stream);
+    }
+  });
+}
+
+}  // namespace scmp::cuda

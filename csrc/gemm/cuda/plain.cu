@@ -1,0 +1,42 @@
+#include "gemm/cuda/plain.h"
+#include "gemm/cuda/tile/epilogue.cuh"
+
+namespace scmp::cuda {
+namespace {
+
+constexpr int kThreads = 128;
+
+__device__ int code_at(const int16_t* codes, const CodeLayout& l, int64_t batch, int64_t chunk,
+                       int64_t row, int64_t position) {
+  const int64_t stage = batch * l.stages + chunk * l.stages_per_chunk + position / l.positions;
+  return codes[(stage * l.rows_padded + row) * l.positions + position % l.positions];
+}
+
+__global__ void __launch_bounds__(kThreads) plain(const __grid_constant__ GemmProblem p) {
+  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i >= p.batches * p.n * p.m) return;
+  const int64_t batch = i / (p.n * p.m), row = i / p.m % p.n, column = i % p.m;
+  const DeviceTables& t = p.tables;
+  for (int64_t chunk = 0; chunk < p.chunks; ++chunk) {
+    const int64_t count = min(p.chunk, p.d - chunk * p.chunk);
+    long long sum = 0;
+    for (int64_t d = 0; d < count; ++d) {
+      const int k = code_at(p.a_cycles, p.a_layout, batch, chunk, row, d);
+      const int code = code_at(p.b_codes, p.b_layout, batch, chunk, column, d);
+      const uint16_t* values = t.b_values + (t.lane_of ? t.lane_of[d] : d % t.lanes) * t.length;
+      int ones = 0;
+      for (int cycle = 0; cycle < abs(k); ++cycle) ones += values[cycle] < abs(code);
+      sum += (k < 0) != (code < 0) ? -ones : ones;
+    }
+    write_output(p, batch, row, column, chunk, sum);
+  }
+}
+
+}  // namespace
+
+void plain_gemm(const GemmProblem& p, cudaStream_t stream) {
+  const int64_t blocks = (p.batches * p.n * p.m + kThreads - 1) / kThreads;
+  plain<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(p);
+}
+
+}  // namespace scmp::cuda

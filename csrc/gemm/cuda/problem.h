@@ -1,0 +1,39 @@
+// One sc_matmul as the CUDA gemm kernels see it. Device pointers, no ATen.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <string>
+
+#include "gemm/dequantize.h"
+#include "quant/cuda/quantize.h"
+
+namespace scmp::cuda {
+
+/// The sequences of a call as device tables.
+struct DeviceTables {
+  int length = 0, levels = 0, words = 0;  // words: 32-bit words per bit pattern, a power of two
+  int64_t lanes = 0;
+  const int32_t* lane_of = nullptr;    // per position, or null: position modulo lanes
+  const uint16_t* a_cycles = nullptr;  // (lanes, levels + 1) cycles that a code of a enables
+  const uint16_t* b_ones = nullptr;    // (lanes, levels + 1) ones of a code of b in all cycles
+  const uint16_t* b_values = nullptr;  // (lanes, length) the sequence itself
+  const uint32_t* b_bits = nullptr;    // (lanes, levels + 1, words) bit t: b_values[t] < code
+};
+
+struct GemmProblem {
+  int64_t batches = 1, n = 0, m = 0, d = 0;
+  int64_t chunk = 0, chunks = 1;  // columns per chunk (d when one)
+  bool unipolar = false;
+  CodeLayout a_layout, b_layout;      // same stages and positions
+  const int16_t* a_cycles = nullptr;  // sign * enabled cycles, in a_layout
+  const int16_t* b_codes = nullptr;   // sign * code, in b_layout
+  DeviceTables tables;
+  Dequantizer dequantizer;           // device pointers
+  const Affine* a_tensor = nullptr;  // per_tensor: the operands' maps
+  const Affine* b_tensor = nullptr;
+  float* out = nullptr;  // (batches, n, m), contiguous
+};
+
+}  // namespace scmp::cuda

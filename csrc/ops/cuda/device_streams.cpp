@@ -1,0 +1,127 @@
+#include "ops/cuda/device_streams.h"
+
+#include <ATen/cuda/CUDAContext.h>
+#include <ATen/ops/empty.h>
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAGraphsC10Utils.h>
+
+#include <cstring>
+#include <mutex>
+#include <set>
+#include <vector>
+
+#include "cache/stream_cache.h"
+
+namespace scmp::cuda {
+namespace {
+
+constexpr int64_t kMostBitBytes = int64_t{256} << 20;
+
+bool capturing() {
+  return c10::cuda::currentStreamCaptureStatusMayInitCtx() != c10::cuda::CaptureStatus::None;
+}
+
+// Host image of the tables, 256-byte aligned parts.
+class Image {
+ public:
+  template <typename T>
+  size_t add(size_t count) {
+    const size_t offset = bytes_.size();
+    bytes_.resize((offset + count * sizeof(T) + 255) / 256 * 256);
+    return offset;
+  }
+  template <typename T>
+  T* at(size_t offset) {
+    return reinterpret_cast<T*>(bytes_.data() + offset);
+  }
+  size_t size() const { return bytes_.size(); }
+  const char* data() const { return bytes_.data(); }
+
+ private:
+  std::vector<char> bytes_;
+};
+
+int words_for(int length) {
+  int words = 1;
+  while (words * 32 < length) words *= 2;
+  return words;
+}
+
+void fill_bits(const StreamSet& streams, int64_t lane, int words, uint32_t* bits) {
+  const uint16_t* values = streams.b_lane(lane);
+  for (int code = 0; code <= streams.levels; ++code, bits += words) {
+    for (int t = 0; t < streams.length; ++t) {
+      bits[t / 32] |= static_cast<uint32_t>(values[t] < code) << (t % 32);
+    }
+  }
+}
+
+DeviceStreams upload(const StreamSet& streams) {
+  const int words = words_for(streams.length);
+  const size_t codes = streams.levels + 1, lanes = streams.lanes;
+  const bool with_bits = static_cast<int64_t>(lanes * codes * words * 4) <= kMostBitBytes;
+  Image image;
+  const size_t cycles = image.add<uint16_t>(lanes * codes),
+               ones = image.add<uint16_t>(lanes * codes);
+  const size_t values = image.add<uint16_t>(lanes * streams.length);
+  const size_t lane_of = image.add<int32_t>(streams.lane_of.size());
+  const size_t bits = image.add<uint32_t>(with_bits ? lanes * codes * words : 0);
+  for (size_t lane = 0; lane < lanes; ++lane) {
+    prefix_counts(streams.a_lane(lane), streams.length, streams.levels,
+                  image.at<uint16_t>(cycles) + lane * codes);
+    prefix_counts(streams.b_lane(lane), streams.length, streams.levels,
+                  image.at<uint16_t>(ones) + lane * codes);
+    if (with_bits) {
+      fill_bits(streams, lane, words, image.at<uint32_t>(bits) + lane * codes * words);
+    }
+  }
+  std::memcpy(image.at<uint16_t>(values), streams.b.data(), streams.b.size() * sizeof(uint16_t));
+  std::memcpy(image.at<int32_t>(lane_of), streams.lane_of.data(),
+              streams.lane_of.size() * sizeof(int32_t));
+
+  DeviceStreams device;
+  device.storage = at::empty({static_cast<int64_t>(image.size())},
+                             at::TensorOptions().dtype(at::kByte).device(at::kCUDA));
+  const cudaStream_t stream = at::cuda::getCurrentCUDAStream();
+  char* base = static_cast<char*>(device.storage.mutable_data_ptr());
+  C10_CUDA_CHECK(cudaMemcpyAsync(base, image.data(), image.size(), cudaMemcpyHostToDevice, stream));
+  C10_CUDA_CHECK(cudaStreamSynchronize(stream));  // from here on every stream may read them
+  DeviceTables& t = device.tables;
+  t.length = streams.length;
+  t.levels = streams.levels;
+  t.words = words;
+  t.lanes = streams.lanes;
+  t.a_cycles = reinterpret_cast<const uint16_t*>(base + cycles);
+  t.b_ones = reinterpret_cast<const uint16_t*>(base + ones);
+  t.b_values = reinterpret_cast<const uint16_t*>(base + values);
+  if (!streams.lane_of.empty()) t.lane_of = reinterpret_cast<const int32_t*>(base + lane_of);
+  if (with_bits) t.b_bits = reinterpret_cast<const uint32_t*>(base + bits);
+  return device;
+}
+
+void keep_forever(const std::shared_ptr<const DeviceStreams>& tables) {
+  static std::mutex mutex;
+  static auto* kept = new std::set<std::shared_ptr<const DeviceStreams>>;
+  std::lock_guard<std::mutex> lock(mutex);
+  kept->insert(tables);
+}
+
+}  // namespace
+
+std::shared_ptr<const DeviceStreams> device_streams(const StreamSpec& spec) {
+  const bool in_capture = capturing();
+  const std::string key =
+      "cuda:" + std::to_string(at::cuda::current_device()) + "/" + stream_key(spec);
+  auto tables = rng_cache().get<DeviceStreams>(key, [&] {
+    TORCH_CHECK_VALUE(!in_capture,
+                      "sc_matmul: its tables are not on the device yet and cannot be built during "
+                      "CUDA graph capture; make the same call once before capturing");
+    return upload(*cached_streams(spec));
+  });
+  if (in_capture) keep_forever(tables);
+  const auto stream = at::cuda::getCurrentCUDAStream();
+  c10::cuda::CUDACachingAllocator::recordStream(tables->storage.storage().data_ptr(), stream);
+  return tables;
+}
+
+}  // namespace scmp::cuda

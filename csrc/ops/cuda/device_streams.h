@@ -1,0 +1,24 @@
+// Prepared sequences as device tables, kept in the same cache as the host's.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+
+#include "gemm/cuda/problem.h"
+#include "streams/prepare.h"
+
+namespace scmp::cuda {
+
+struct DeviceStreams {
+  at::Tensor storage;  // one allocation for all tables
+  DeviceTables tables;
+  size_t bytes() const { return storage.nbytes(); }
+};
+
+/// Tables of `spec` on the current device. A cold call uploads them and waits for the upload; warm
+/// calls do nothing on the device. Inside a CUDA graph capture a cold cache is a ValueError, and
+/// what a capture touched stays alive for good.
+std::shared_ptr<const DeviceStreams> device_streams(const StreamSpec& spec);
+
+}  // namespace scmp::cuda

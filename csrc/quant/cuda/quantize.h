@@ -1,0 +1,74 @@
+// Quantize kernels: raw device pointers and a stream, no ATen.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "quant/scheme.h"
+#include "quant/source.h"
+
+namespace scmp::cuda {
+
+enum class RangeFrom {
+  segment,  // the segment (one row, or one chunk of it) is its own group
+  keys,     // groups span segments: range_keys were filled by find_ranges
+  argument  // one fixed affine map
+};
+
+/// Codes of a gemm operand: the K axis is cut into stages of `positions` columns (never across a
+/// chunk, zero-padded), each stage a (rows_padded, positions) int16 matrix.
+struct CodeLayout {
+  int64_t rows = 0, rows_padded = 0;
+  int64_t stages = 0, stages_per_chunk = 0;
+  int positions = 1;
+};
+
+enum class Output {
+  gemm_codes,
+  bipolar_codes,
+  unipolar_codes,
+  symmetric_levels,
+  asymmetric_levels
+};
+
+/// One operand's work. Pointers are device pointers; null outputs are not written.
+struct QuantizeArgs {
+  Source source;
+  DType smooth_dtype = DType::float32;  // source.smooth_scales is then of this type
+  const void* smooth_scales = nullptr;
+  int64_t smooth_stride = 1;
+  QuantScheme scheme;
+  RangeFrom range_from = RangeFrom::segment;
+  Affine argument;                 // RangeFrom::argument
+  uint32_t* range_keys = nullptr;  // (groups, chunks, 3), zeroed before find_ranges
+  int group_kind = 0;              // 0 row groups, 1 batch, 2 tensor
+  int64_t rows_per_group = 1;
+  int64_t chunk = 0, chunks = 1;  // columns per chunk (dim when one)
+
+  uint32_t multiplier = 0, bias = 0;  // BoundaryMap; multiplier 0: divide
+  int shift = 0, levels = 0;
+
+  Output output = Output::gemm_codes;
+  CodeLayout layout;
+  const uint16_t* cycles = nullptr;  // (lanes, levels + 1): codes become enabled cycles (operand a)
+  const int32_t* lane_of = nullptr;  // per position, or null: position modulo lanes
+  int64_t lanes = 1;
+  int16_t* codes = nullptr;       // gemm_codes, bipolar_codes
+  int32_t* wide_codes = nullptr;  // unipolar_codes
+  int8_t* signs = nullptr;
+  float* levels_out = nullptr;  // symmetric_levels, asymmetric_levels
+  float* scales = nullptr;      // (rows, chunks), or (batches, chunks, rows) when transposed
+  bool scales_transposed = false;
+  float* zeros = nullptr;           // (rows,)
+  float* sums = nullptr;            // (rows,)
+  Affine* tensor_affine = nullptr;  // the group's map, for per_tensor
+};
+
+/// Fills range_keys of every operand whose range_from is `keys`. One launch.
+void find_ranges(const QuantizeArgs* operands, int count, cudaStream_t stream);
+
+/// Levels, codes, scales and sums of one or two operands. One launch.
+void quantize(const QuantizeArgs* operands, int count, cudaStream_t stream);
+
+}  // namespace scmp::cuda
