@@ -8,7 +8,9 @@ namespace scmp::cuda {
 namespace {
 
 constexpr int kTile = 128;     // rows and columns of a block's tile
-constexpr int kThreads = 128;  // 2 x 2 warps of 64 x 64
+constexpr int kThreads = 128;  // 4 warps of 32 rows x 128 columns
+constexpr int kWarpRows = 32;
+constexpr int kRowFragments = kWarpRows / 16, kColumnFragments = kTile / 8;
 constexpr int kPairs = 4;      // of k256 steps per stage
 constexpr int kExpandThreads = 256;
 
@@ -118,8 +120,8 @@ struct Gemm {
   uint8_t* shared;
   const uint8_t* b_stages;  // of this block's tile
   int64_t batch, first_row, first_column, stages;
-  int warp_row, warp_column, g, t;  // warp's corner; fragment coordinates
-  int acc[4][8][4];
+  int warp_row, g, t;  // the warp's first row; fragment coordinates
+  int acc[kRowFragments][kColumnFragments][4];
 
   __device__ uint8_t* buffer(int64_t stage) { return shared + stage % 2 * Shared<kWords>::kStage; }
 
@@ -144,30 +146,53 @@ struct Gemm {
 
   __device__ void clear() {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
+    for (int i = 0; i < kRowFragments; ++i) {
 #pragma unroll
-      for (int j = 0; j < 8; ++j) {
+      for (int j = 0; j < kColumnFragments; ++j) {
 #pragma unroll
         for (int c = 0; c < 4; ++c) acc[i][j][c] = 0;
       }
     }
   }
 
-  // a's fragment of k256 step `step` for rows warp_row + 16 mf + g (+ 8).
-  __device__ void a_fragment(const int16_t* a, int step, int half_position, int mf,
-                             uint32_t (&fragment)[4]) const {
+  // A row of this thread's fragments: warp_row + 16 mf + g + 8 r.
+  __device__ const int16_t* a_row(const int16_t* a, int mf, int r) const {
+    return a + (warp_row + 16 * mf + g + 8 * r) * P::kPositions;
+  }
+
+  // Word `within` of a position that enables |k| cycles, complemented where k < 0.
+  __device__ static uint32_t a_word(int k, int within) {
+    if (!kSigned) return thermometer(k, within);
+    return thermometer(abs(k), within) ^ static_cast<uint32_t>(k >> 31);
+  }
+
+  // a's fragments of the two k256 steps of a pair.
+  __device__ void a_fragments(const int16_t* a, int pair, int half_position,
+                              uint32_t (&fragments)[2][kRowFragments][4]) const {
 #pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      const int word = 8 * step + 4 * h + t;
-      const int i = kWords < P::kStageWords ? word / kWords : 0;
-      const int within =
-          kWords < P::kStageWords ? word % kWords : half_position * P::kStageWords + word;
+    for (int mf = 0; mf < kRowFragments; ++mf) {
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        const int k = a[(warp_row + 16 * mf + g + 8 * r) * P::kPositions + i];
-        uint32_t bits = thermometer(kSigned ? abs(k) : k, within);
-        if (kSigned) bits ^= static_cast<uint32_t>(k >> 31);
-        fragment[2 * h + r] = bits;
+        const int16_t* row = a_row(a, mf, r);
+        if constexpr (kWords == 4) {  // the four positions of a pair in one load
+          const short4 k = *reinterpret_cast<const short4*>(row + 4 * pair);
+          fragments[0][mf][r] = a_word(k.x, t);
+          fragments[0][mf][2 + r] = a_word(k.y, t);
+          fragments[1][mf][r] = a_word(k.z, t);
+          fragments[1][mf][2 + r] = a_word(k.w, t);
+        } else {
+#pragma unroll
+          for (int s = 0; s < 2; ++s) {
+#pragma unroll
+            for (int h = 0; h < 2; ++h) {
+              const int word = 8 * (2 * pair + s) + 4 * h + t;
+              const int i = kWords < P::kStageWords ? word / kWords : 0;
+              const int within = kWords < P::kStageWords ? word % kWords
+                                                         : half_position * P::kStageWords + word;
+              fragments[s][mf][2 * h + r] = a_word(row[i], within);
+            }
+          }
+        }
       }
     }
   }
@@ -178,22 +203,20 @@ struct Gemm {
     const int half_position = static_cast<int>(stage % P::kStagesPerPosition);
 #pragma unroll 1
     for (int pair = 0; pair < kPairs; ++pair) {
-      uint32_t fragments[2][4][4];
-#pragma unroll
-      for (int s = 0; s < 2; ++s) {
-#pragma unroll
-        for (int mf = 0; mf < 4; ++mf) {
-          a_fragment(a, 2 * pair + s, half_position, mf, fragments[s][mf]);
-        }
-      }
+      uint32_t fragments[2][kRowFragments][4];
+      a_fragments(a, pair, half_position, fragments);
       const auto* quads = reinterpret_cast<const uint4*>(b + pair * kTile * 64);
 #pragma unroll
-      for (int nf = 0; nf < 8; ++nf) {
-        const uint4 q = quads[(warp_column + 8 * nf + g) * 4 + t];
+      for (int nf = 0; nf < kColumnFragments; ++nf) {
+        const uint4 q = quads[(8 * nf + g) * 4 + t];
 #pragma unroll
-        for (int mf = 0; mf < 4; ++mf) mma_b1_and_popc(acc[mf][nf], fragments[0][mf], q.x, q.y);
+        for (int mf = 0; mf < kRowFragments; ++mf) {
+          mma_b1_and_popc(acc[mf][nf], fragments[0][mf], q.x, q.y);
+        }
 #pragma unroll
-        for (int mf = 0; mf < 4; ++mf) mma_b1_and_popc(acc[mf][nf], fragments[1][mf], q.z, q.w);
+        for (int mf = 0; mf < kRowFragments; ++mf) {
+          mma_b1_and_popc(acc[mf][nf], fragments[1][mf], q.z, q.w);
+        }
       }
     }
     if (kSigned && half_position == 0) correct(a, b + BStage<kWords>::kBits);
@@ -215,42 +238,38 @@ struct Gemm {
   __device__ void correct(const int16_t* a, const uint8_t* terms) {
 #pragma unroll 1
     for (int block = 0; block < P::kTermBytes / 32; ++block) {
-      uint32_t fragments[4][4];
+      uint32_t fragments[kRowFragments][4];
 #pragma unroll
-      for (int mf = 0; mf < 4; ++mf) {
+      for (int mf = 0; mf < kRowFragments; ++mf) {
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
-          const int16_t* row = a + (warp_row + 16 * mf + g + 8 * r) * P::kPositions;
+          const int16_t* row = a_row(a, mf, r);
           fragments[mf][r] = a_terms(row, 8 * block + 2 * t);
           fragments[mf][2 + r] = a_terms(row, 8 * block + 2 * t + 1);
         }
       }
 #pragma unroll
-      for (int nf = 0; nf < 8; ++nf) {
-        const uint2 q = *reinterpret_cast<const uint2*>(
-            terms + (warp_column + 8 * nf + g) * P::kTermBytes + 32 * block + 8 * t);
+      for (int nf = 0; nf < kColumnFragments; ++nf) {
+        const uint2 q = *reinterpret_cast<const uint2*>(terms + (8 * nf + g) * P::kTermBytes +
+                                                        32 * block + 8 * t);
 #pragma unroll
-        for (int mf = 0; mf < 4; ++mf) mma_s8(acc[mf][nf], fragments[mf], q.x, q.y);
+        for (int mf = 0; mf < kRowFragments; ++mf) mma_s8(acc[mf][nf], fragments[mf], q.x, q.y);
       }
     }
   }
 
   __device__ void write(int64_t chunk) {
+    const OutputTile tile(p, batch, chunk, first_column);
 #pragma unroll
-    for (int mf = 0; mf < 4; ++mf) {
+    for (int mf = 0; mf < kRowFragments; ++mf) {
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         const int64_t row = first_row + warp_row + 16 * mf + g + 8 * r;
         if (row >= p.n) continue;
+        const OutputRow out(tile, row);
 #pragma unroll
-        for (int nf = 0; nf < 8; ++nf) {
-#pragma unroll
-          for (int c = 0; c < 2; ++c) {
-            const int64_t column = first_column + warp_column + 8 * nf + 2 * t + c;
-            if (column < p.m) {
-              write_output(p, batch, row, column, chunk, acc[mf][nf][2 * r + c]);
-            }
-          }
+        for (int nf = 0; nf < kColumnFragments; ++nf) {
+          out.write_pair(8 * nf + 2 * t, acc[mf][nf][2 * r], acc[mf][nf][2 * r + 1]);
         }
       }
     }
@@ -258,6 +277,7 @@ struct Gemm {
 
   __device__ void run() {
     const int64_t per_chunk = p.a_layout.stages_per_chunk * P::kStagesPerPosition;
+    int64_t chunk = 0, left = per_chunk;
     fetch(0);
     clear();
     for (int64_t stage = 0; stage < stages; ++stage) {
@@ -265,9 +285,10 @@ struct Gemm {
       __syncthreads();
       if (stage + 1 < stages) fetch(stage + 1);
       multiply(stage);
-      if ((stage + 1) % per_chunk == 0) {
-        write(stage / per_chunk);
+      if (--left == 0) {
+        write(chunk++);
         clear();
+        left = per_chunk;
       }
     }
   }
@@ -277,18 +298,17 @@ template <int kWords, bool kSigned>
 __global__ void __launch_bounds__(kThreads, 2)
     gemm(const __grid_constant__ GemmProblem p, const uint8_t* workspace, int64_t first_tile) {
   extern __shared__ __align__(16) uint8_t shared[];
-  const int64_t tile = first_tile + blockIdx.x, tiles = (p.m + kTile - 1) / kTile;
+  const int64_t tile = first_tile + blockIdx.y, tiles = (p.m + kTile - 1) / kTile;
   const int64_t stages = p.a_layout.stages * Pattern<kWords>::kStagesPerPosition;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   Gemm<kWords, kSigned> task{p,
                              shared,
-                             workspace + blockIdx.x * stages * BStage<kWords>::kBytes,
+                             workspace + blockIdx.y * stages * BStage<kWords>::kBytes,
                              tile / tiles,
-                             int64_t{blockIdx.y} * kTile,
+                             int64_t{blockIdx.x} * kTile,
                              tile % tiles * kTile,
                              stages,
-                             warp / 2 * 64,
-                             warp % 2 * 64,
+                             warp * kWarpRows,
                              lane / 4,
                              lane % 4};
   task.run();
@@ -310,7 +330,7 @@ struct Launch {
         <<<dim3(stages, static_cast<unsigned>(count)), kExpandThreads, 0, stream>>>(p, bits, first);
     const auto kernel = gemm<kWords, kSigned>;
     cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared);
-    const dim3 grid(static_cast<unsigned>(count), static_cast<unsigned>((p.n + kTile - 1) / kTile));
+    const dim3 grid(static_cast<unsigned>((p.n + kTile - 1) / kTile), static_cast<unsigned>(count));
     kernel<<<grid, kThreads, kShared, stream>>>(p, bits, first);
   }
 };
@@ -339,7 +359,6 @@ auto with_words(int words, const Visit& visit) {
 }
 
 constexpr int64_t kMostTileBytes = int64_t{512} << 20;
-constexpr int64_t kMostGridRows = 65535;
 
 }  // namespace
 
@@ -350,7 +369,6 @@ std::string mma_b1_refuses(const GemmProblem& p, int shared_memory) {
     if (L::kShared > shared_memory) return "it needs more shared memory than a block has here";
     if (L::tile_bytes(p) > kMostTileBytes) return "b's bits of one tile exceed 512 MiB";
     if (p.chunk * p.tables.length >= (int64_t{1} << 31)) return "sums need more than 32 bits";
-    if ((p.n + kTile - 1) / kTile > kMostGridRows) return "a has too many rows";
     return "";
   });
 }

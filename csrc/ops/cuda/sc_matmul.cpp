@@ -20,7 +20,7 @@
 namespace scmp::cuda {
 namespace {
 
-constexpr int64_t kSlabBytes = int64_t{128} << 20;
+constexpr int64_t kSlabBytes = int64_t{145} << 20;
 
 CodeLayout code_layout(int64_t rows, const MatmulPlan& plan, int positions) {
   CodeLayout layout;

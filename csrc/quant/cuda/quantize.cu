@@ -33,16 +33,26 @@ __device__ float load(DType dtype, const void* data, int64_t i) {
 struct Segment {
   const QuantizeArgs& q;
   int64_t row, chunk, first, count, offset;
+  const float* plain;  // the values themselves, where they are contiguous float32
+  int16_t* codes;      // gemm_codes: position 0
 
   __device__ Segment(const QuantizeArgs& args, int64_t index)
       : q(args), row(index / args.chunks), chunk(index % args.chunks) {
     const Source& s = q.source;
     first = chunk * q.chunk;
     count = min(q.chunk, s.dim - first);
-    offset = row / s.rows * s.batch_stride + row % s.rows * s.row_stride;
+    const int64_t batch = row / s.rows, within = row - batch * s.rows;
+    offset = batch * s.batch_stride + within * s.row_stride;
+    plain = s.dtype == DType::float32 && s.dim_stride == 1 && s.smoothing == Smoothing::none
+                ? static_cast<const float*>(s.data) + offset + first
+                : nullptr;
+    const CodeLayout& l = q.layout;
+    codes = q.codes + ((batch * l.stages + chunk * l.stages_per_chunk) * l.rows_padded + within) *
+                          l.positions;
   }
 
   __device__ float value(int64_t i) const {
+    if (plain) return plain[i];
     const Source& s = q.source;
     const int64_t d = first + i;
     float x = load(s.dtype, s.data, offset + d * s.dim_stride);
@@ -142,18 +152,20 @@ __device__ int boundary_of(const QuantizeArgs& q, int level) {
   return static_cast<int>((2u * level * q.levels + qmax) / (2u * qmax));
 }
 
+// Position i of a gemm operand. A stage's positions are a power of two.
 __device__ void write_code(const Segment& s, int64_t i, int code) {
   const QuantizeArgs& q = s.q;
-  const CodeLayout& l = q.layout;
   if (q.cycles != nullptr && code != 0) {
-    const int64_t lane = q.lane_of ? q.lane_of[i] : i % q.lanes;
-    const int cycles = q.cycles[lane * (q.levels + 1) + abs(code)];
+    const auto position = static_cast<uint32_t>(i), lanes = static_cast<uint32_t>(q.lanes);
+    const uint32_t lane = q.lane_of                    ? q.lane_of[i]
+                          : (lanes & (lanes - 1)) == 0 ? position & (lanes - 1)
+                                                       : position % lanes;
+    const int cycles = q.cycles[lane * int64_t{q.levels + 1} + abs(code)];
     code = code < 0 ? -cycles : cycles;
   }
-  const int64_t batch = s.row / l.rows, row = s.row % l.rows;
-  const int64_t stage = batch * l.stages + s.chunk * l.stages_per_chunk + i / l.positions;
-  q.codes[(stage * l.rows_padded + row) * l.positions + i % l.positions] =
-      static_cast<int16_t>(code);
+  const int shift = __ffs(q.layout.positions) - 1;
+  s.codes[(i >> shift) * q.layout.rows_padded * q.layout.positions +
+          (i & (q.layout.positions - 1))] = static_cast<int16_t>(code);
 }
 
 // Writes what the caller asked for element i of the segment.

@@ -50,4 +50,64 @@ __device__ __forceinline__ void write_output(const GemmProblem& p, int64_t batch
   }
 }
 
+/// What all outputs of a tile of columns share.
+struct OutputTile {
+  const GemmProblem& p;
+  int64_t batch, chunk, first_column, columns;  // columns that exist
+  const float* b_scale;                         // of the first column
+  bool paired;                                  // rows of the output are 8-byte aligned
+
+  __device__ OutputTile(const GemmProblem& problem, int64_t batch_, int64_t chunk_, int64_t first)
+      : p(problem), batch(batch_), chunk(chunk_), first_column(first), columns(problem.m - first) {
+    b_scale = p.dequantizer.b_scale + (batch * p.chunks + chunk) * p.m + first;
+    paired = p.m % 2 == 0;
+  }
+};
+
+/// One row of it.
+struct OutputRow {
+  const OutputTile& tile;
+  int64_t row;
+  float* y;
+  float a_scale;
+
+  __device__ OutputRow(const OutputTile& t, int64_t row_) : tile(t), row(row_) {
+    const GemmProblem& p = tile.p;
+    const int64_t a_row = tile.batch * p.n + row;
+    y = p.out + a_row * p.m + tile.first_column;
+    a_scale = p.dequantizer.a_scale[a_row * p.chunks + tile.chunk];
+  }
+
+  /// Outputs `column` and column + 1 (column is even).
+  template <typename Sum>
+  __device__ void write_pair(int column, Sum first, Sum second) const {
+    const GemmProblem& p = tile.p;
+    const bool scaled = p.dequantizer.kind == Epilogue::row || p.dequantizer.kind == Epilogue::chunk;
+    if (!scaled || !tile.paired) {
+      if (column < tile.columns) {
+        write_output(p, tile.batch, row, tile.first_column + column, tile.chunk, first);
+      }
+      if (column + 1 < tile.columns) {
+        write_output(p, tile.batch, row, tile.first_column + column + 1, tile.chunk, second);
+      }
+      return;
+    }
+    if (column >= tile.columns) return;
+    const float2 b = *reinterpret_cast<const float2*>(tile.b_scale + column);
+    auto* to = reinterpret_cast<float2*>(y + column);
+    float2 value = {scaled_value(first, b.x), scaled_value(second, b.y)};
+    if (p.dequantizer.kind == Epilogue::chunk) {
+      const float2 before = tile.chunk == 0 ? make_float2(0.0f, 0.0f) : *to;
+      value = {f32_add(before.x, value.x), f32_add(before.y, value.y)};
+    }
+    *to = value;
+  }
+
+  template <typename Sum>
+  __device__ float scaled_value(Sum sum, float b_scale) const {
+    return f32_mul(f32_mul(static_cast<float>(sum), tile.p.dequantizer.c),
+                   f32_mul(a_scale, b_scale));
+  }
+};
+
 }  // namespace scmp::cuda
