@@ -1,7 +1,9 @@
 """What the tests share: forcing a kernel, setting the environment, comparing bits."""
 
+import importlib.util
 import os
 import re
+import sys
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -14,7 +16,18 @@ from scmp_kernels import _C
 KERNELS = _C.cpu_kernels()
 VARIABLES = ("SC_OWEN_MODE", "SC_DISABLE_OWEN", "SC_SCRAMBLE_RESCALE", "SC_SCRAMBLE_MASKS")
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
-GOLDEN = Path(__file__).resolve().parents[2] / "shared" / "golden"
+ROOT = Path(__file__).resolve().parents[1]
+GOLDEN = ROOT.parent / "shared" / "golden"
+
+
+def benchmark_shapes():
+    """The module of shapes and knobs that the benchmarks run, by its path."""
+    spec = importlib.util.spec_from_file_location(
+        "benchmark_shapes", ROOT / "benchmarks" / "shapes.py"
+    )
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 @contextmanager

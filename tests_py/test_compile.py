@@ -79,6 +79,34 @@ def test_a_config_in_one_dynamic_graph():
     check(function, [pair(n, m, 16) for n, m, _ in SIZES])
 
 
+@pytest.mark.filterwarnings("ignore:Dynamo does not know how to trace")
+def test_a_plain_dict_outside_fullgraph_is_never_stale():
+    config = make_config(1, positions=16, prec=8)
+
+    def function(a, b):
+        return sc_matmul(a * 2, b, config=config) + 1
+
+    compiled = torch.compile(function, backend="aot_eager")
+    for seed in range(3):
+        config["rng_pool"][0] = {"type": "true_random", "seed": seed}
+        assert_same(compiled(*pair(5, 6, 16)), function(*pair(5, 6, 16)))
+
+
+def test_a_digest_is_not_baked_into_a_graph():
+    """Given as a str, too: the text goes in, or the call is refused."""
+
+    def function(a, b):
+        return sc_matmul(a, b, config=CONFIG.digest)
+
+    try:
+        traced = torch.jit.trace(function, pair(5, 6, 16))
+        exported = torch.export.export(Module(function), pair(5, 6, 16), strict=False)
+    except ValueError as error:
+        assert "digest" in str(error)
+    else:
+        assert "sha256:" not in f"{traced.graph} {exported.graph}"
+
+
 def test_gradients_in_one_dynamic_graph():
     def function(a, b):
         return sc_matmul(a * 2, b, smooth_scales=b.detach().abs().amax(0) + 1).square()

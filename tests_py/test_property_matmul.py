@@ -2,12 +2,13 @@
 
 import json
 
+import pytest
 import reference
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import calls, make_config, tensors
-from support import KERNELS, assert_same_bits, environment, forced, threads
+from support import KERNELS, assert_same_bits, benchmark_shapes, environment, forced, threads
 
 from scmp_kernels import sc_matmul
 from scmp_kernels.sc.config import StreamConfig
@@ -19,6 +20,11 @@ def check(a, b, knobs, env, kernels=KERNELS):
         for kernel in kernels:
             with forced(kernel):
                 assert_same_bits(sc_matmul(a, b, **knobs), expected, f"({kernel} kernel)")
+
+
+@pytest.mark.parametrize("case", benchmark_shapes().test_cases(), ids=lambda case: case.name)
+def test_the_calls_that_are_benchmarked(case):
+    check(*case.operands(), case.kwargs, {})
 
 
 @settings(max_examples=300)

@@ -1,5 +1,7 @@
 """What holds for every call: independence, repeatability, empty and extreme inputs."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 import reference
@@ -82,8 +84,12 @@ def test_det_kernel_tuning_keeps_the_bits(kernel, knobs):
 def test_det_kernel_tuning_nests_and_ends_after_an_exception():
     with pytest.raises(KeyError), det_kernel_tuning(), det_kernel_tuning():
         raise KeyError
-    with pytest.raises(ValueError, match="^leave_det_tuning: this thread is not in a tuning scope"):
+    outside = "^leave_det_tuning: this thread is not in a tuning scope"
+    with pytest.raises(ValueError, match=outside):
         _C.leave_det_tuning()
+    with det_kernel_tuning(), ThreadPoolExecutor(1) as other_thread:
+        with pytest.raises(ValueError, match=outside):
+            other_thread.submit(_C.leave_det_tuning).result()
 
 
 @every_knob
@@ -159,6 +165,16 @@ def test_one_chunk_is_the_plain_path(kernel, depth):
         expected = sc_matmul(a, b, **knobs)
         for chunk in (16, 17, 2**40):
             assert_same_bits(sc_matmul(a, b, chunk_d=chunk, **knobs), expected)
+
+
+def test_groups_and_chunks_of_any_size(kernel):
+    a, b = randn(5, 16), randn(6, 16, seed=1)
+    for chunk in (0, 7):
+        expected = sc_matmul(a, b, group_a=5, group_b=6, chunk_d=chunk)
+        for group in (6, 2**31, 2**63 - 1):
+            out = sc_matmul(a, b, group_a=group, group_b=group, chunk_d=chunk)
+            assert_same_bits(out, expected)
+    assert_same_bits(sc_matmul(a, b, chunk_d=2**63 - 1), sc_matmul(a, b))
 
 
 @pytest.mark.parametrize("depth", [129, 1000, 2049])

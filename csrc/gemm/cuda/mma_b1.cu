@@ -11,7 +11,7 @@ constexpr int kTile = 128;     // rows and columns of a block's tile
 constexpr int kThreads = 128;  // 4 warps of 32 rows x 128 columns
 constexpr int kWarpRows = 32;
 constexpr int kRowFragments = kWarpRows / 16, kColumnFragments = kTile / 8;
-constexpr int kPairs = 4;      // of k256 steps per stage
+constexpr int kPairs = 4;  // of k256 steps per stage
 constexpr int kExpandThreads = 256;
 
 // A stage of b in the workspace and in shared memory: bits [pair][column][quad t][4 words], then
@@ -44,6 +44,7 @@ template <int kWords, bool kSigned>
 __global__ void __launch_bounds__(kExpandThreads)
     expand(const __grid_constant__ GemmProblem p, uint8_t* workspace, int64_t first_tile) {
   using P = Pattern<kWords>;
+  constexpr int kGroup = kWords < 4 ? kWords : 4;  // words of one position read together
   const DeviceTables& t = p.tables;
   const int64_t stages = p.b_layout.stages * P::kStagesPerPosition;
   const int64_t stage = blockIdx.x;
@@ -60,24 +61,37 @@ __global__ void __launch_bounds__(kExpandThreads)
     return p.b_codes[(code_stage * p.b_layout.rows_padded + column) * P::kPositions + i];
   };
   const auto lane_of = [&](int i) -> int64_t {
-    const int64_t position = first + i;
+    const auto position = static_cast<uint32_t>(first + i), lanes = static_cast<uint32_t>(t.lanes);
     if (position >= p.chunk) return 0;  // padding: its codes are 0
-    return t.lane_of ? t.lane_of[position] : position % t.lanes;
+    if (t.lane_of) return t.lane_of[position];
+    return (lanes & (lanes - 1)) == 0 ? position & (lanes - 1) : position % lanes;
   };
 
   for (int task = threadIdx.x; task < kTile * kPairs; task += kExpandThreads) {
     const int column = task % kTile, pair = task / kTile;
     uint32_t words[16];
 #pragma unroll
-    for (int j = 0; j < 16; ++j) {
+    for (int j = 0; j < 16; j += kGroup) {
       const int word = 16 * pair + j;
       const int i = kWords < P::kStageWords ? word / kWords : 0;
       const int within = kWords < P::kStageWords ? word % kWords : half * P::kStageWords + word;
       const int code = code_of(first_column + column, i);
-      uint32_t bits =
-          t.b_bits[(lane_of(i) * (t.levels + 1) + abs(code)) * int64_t{kWords} + within];
-      if (kSigned && code < 0) bits ^= thermometer(t.length, within);  // only cycles that exist
-      words[j] = bits;
+      const uint32_t* bits =
+          t.b_bits + (lane_of(i) * (t.levels + 1) + abs(code)) * int64_t{kWords} + within;
+      if constexpr (kGroup == 4) {
+        const uint4 four = *reinterpret_cast<const uint4*>(bits);
+        words[j] = four.x;
+        words[j + 1] = four.y;
+        words[j + 2] = four.z;
+        words[j + 3] = four.w;
+      } else {
+#pragma unroll
+        for (int w = 0; w < kGroup; ++w) words[j + w] = bits[w];
+      }
+      if (kSigned && code < 0) {  // complement the cycles that exist
+#pragma unroll
+        for (int w = 0; w < kGroup; ++w) words[j + w] ^= thermometer(t.length, within + w);
+      }
     }
     auto* quads = reinterpret_cast<uint4*>(out + (pair * kTile + column) * 64);
 #pragma unroll
@@ -187,8 +201,8 @@ struct Gemm {
             for (int h = 0; h < 2; ++h) {
               const int word = 8 * (2 * pair + s) + 4 * h + t;
               const int i = kWords < P::kStageWords ? word / kWords : 0;
-              const int within = kWords < P::kStageWords ? word % kWords
-                                                         : half_position * P::kStageWords + word;
+              const int within =
+                  kWords < P::kStageWords ? word % kWords : half_position * P::kStageWords + word;
               fragments[s][mf][2 * h + r] = a_word(row[i], within);
             }
           }
@@ -206,16 +220,25 @@ struct Gemm {
       uint32_t fragments[2][kRowFragments][4];
       a_fragments(a, pair, half_position, fragments);
       const auto* quads = reinterpret_cast<const uint4*>(b + pair * kTile * 64);
+      // Four column fragments at a time: products into the same sums are eight instructions apart.
 #pragma unroll
-      for (int nf = 0; nf < kColumnFragments; ++nf) {
-        const uint4 q = quads[(8 * nf + g) * 4 + t];
+      for (int first = 0; first < kColumnFragments; first += 4) {
+        uint4 q[4];
 #pragma unroll
-        for (int mf = 0; mf < kRowFragments; ++mf) {
-          mma_b1_and_popc(acc[mf][nf], fragments[0][mf], q.x, q.y);
+        for (int i = 0; i < 4; ++i) q[i] = quads[(8 * (first + i) + g) * 4 + t];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+#pragma unroll
+          for (int mf = 0; mf < kRowFragments; ++mf) {
+            mma_b1_and_popc(acc[mf][first + i], fragments[0][mf], q[i].x, q[i].y);
+          }
         }
 #pragma unroll
-        for (int mf = 0; mf < kRowFragments; ++mf) {
-          mma_b1_and_popc(acc[mf][nf], fragments[1][mf], q.z, q.w);
+        for (int i = 0; i < 4; ++i) {
+#pragma unroll
+          for (int mf = 0; mf < kRowFragments; ++mf) {
+            mma_b1_and_popc(acc[mf][first + i], fragments[1][mf], q[i].z, q[i].w);
+          }
         }
       }
     }
@@ -267,9 +290,17 @@ struct Gemm {
         const int64_t row = first_row + warp_row + 16 * mf + g + 8 * r;
         if (row >= p.n) continue;
         const OutputRow out(tile, row);
+        // Eight pairs at a time: all loads before the first store.
 #pragma unroll
-        for (int nf = 0; nf < kColumnFragments; ++nf) {
-          out.write_pair(8 * nf + 2 * t, acc[mf][nf][2 * r], acc[mf][nf][2 * r + 1]);
+        for (int first = 0; first < kColumnFragments; first += 8) {
+          float2 values[8];
+#pragma unroll
+          for (int i = 0; i < 8; ++i) values[i] = out.before(8 * (first + i) + 2 * t);
+#pragma unroll
+          for (int i = 0; i < 8; ++i) {
+            out.write_pair(8 * (first + i) + 2 * t, acc[mf][first + i][2 * r],
+                           acc[mf][first + i][2 * r + 1], values[i]);
+          }
         }
       }
     }

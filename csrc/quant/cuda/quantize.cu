@@ -1,6 +1,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include "common/error.h"
 #include "quant/affine.h"
 #include "quant/cuda/quantize.h"
 
@@ -8,7 +9,8 @@ namespace scmp::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kCached = 16;            // values of a segment that a thread keeps in registers
+constexpr int kCached = 16;  // values of a segment that a thread keeps in registers
+constexpr int64_t kMostSegments = int64_t{1} << 30;
 constexpr int64_t kWarpSegment = 512;  // up to this many columns a warp takes a segment
 
 struct Operands {
@@ -36,12 +38,16 @@ struct Segment {
   const float* plain;  // the values themselves, where they are contiguous float32
   int16_t* codes;      // gemm_codes: position 0
 
-  __device__ Segment(const QuantizeArgs& args, int64_t index)
-      : q(args), row(index / args.chunks), chunk(index % args.chunks) {
+  // 32-bit divisions: prepare() refuses more segments.
+  __device__ Segment(const QuantizeArgs& args, uint32_t index) : q(args) {
+    const auto chunks = static_cast<uint32_t>(q.chunks);
+    row = index / chunks;
+    chunk = index % chunks;
     const Source& s = q.source;
     first = chunk * q.chunk;
     count = min(q.chunk, s.dim - first);
-    const int64_t batch = row / s.rows, within = row - batch * s.rows;
+    const int64_t batch = static_cast<uint32_t>(row) / static_cast<uint32_t>(s.rows);
+    const int64_t within = row - batch * s.rows;
     offset = batch * s.batch_stride + within * s.row_stride;
     plain = s.dtype == DType::float32 && s.dim_stride == 1 && s.smoothing == Smoothing::none
                 ? static_cast<const float*>(s.data) + offset + first
@@ -208,23 +214,24 @@ __device__ void write_row_outputs(const Segment& s, const Affine& affine) {
 }
 
 template <int kGroup>
-__device__ void quantize_segment(const QuantizeArgs& q, int64_t index) {
+__device__ void quantize_segment(const QuantizeArgs& q, uint32_t index, float* cache) {
   const Segment s(q, index);
+  // This thread's first values, read once: the j-th at cached[j * kThreads].
+  float* cached = cache + threadIdx.x;
   const int lane = threadIdx.x % kGroup;
-  float cached[kCached];
-#pragma unroll
-  for (int j = 0; j < kCached; ++j) {
-    const int64_t i = lane + j * kGroup;
-    cached[j] = i < s.count ? s.value(i) : 0.0f;
+  const int64_t mine = s.count > lane ? (s.count - lane + kGroup - 1) / kGroup : 0;
+  const int kept = static_cast<int>(min(mine, int64_t{kCached}));
+  if (s.plain) {
+#pragma unroll 8
+    for (int j = 0; j < kept; ++j) cached[j * kThreads] = s.plain[lane + j * kGroup];
+  } else {
+    for (int j = 0; j < kept; ++j) cached[j * kThreads] = s.value(lane + j * kGroup);
   }
   Affine affine = q.argument;
   if (q.range_from == RangeFrom::segment) {
     Range range;
-#pragma unroll
-    for (int j = 0; j < kCached; ++j) {
-      if (lane + j * kGroup < s.count) range.add(cached[j]);
-    }
-    for (int64_t i = lane + kCached * kGroup; i < s.count; i += kGroup) range.add(s.value(i));
+    for (int j = 0; j < kept; ++j) range.add(cached[j * kThreads]);
+    for (int64_t j = kept; j < mine; ++j) range.add(s.value(lane + j * kGroup));
     affine = reduce<kGroup>(range).affine(q.scheme);
   } else if (q.range_from == RangeFrom::keys) {
     const uint32_t* keys = s.keys();
@@ -233,17 +240,14 @@ __device__ void quantize_segment(const QuantizeArgs& q, int64_t index) {
   const bool dead = isnan(affine.scale);
   const bool skip_nonfinite = q.range_from == RangeFrom::argument;
   long long sum = 0;
-  const auto emit = [&](int64_t i, float x) {
-    float level = dead || (skip_nonfinite && !isfinite(x)) ? 0.0f : level_of(q, affine, x);
+#pragma unroll 2
+  for (int64_t j = 0; j < mine; ++j) {
+    const int64_t i = lane + j * kGroup;
+    const float x = j < kept ? cached[j * kThreads] : s.value(i);
+    const float level = dead || (skip_nonfinite && !isfinite(x)) ? 0.0f : level_of(q, affine, x);
     sum += static_cast<int>(level);
     write_element(s, i, level);
-  };
-#pragma unroll
-  for (int j = 0; j < kCached; ++j) {
-    const int64_t i = lane + j * kGroup;
-    if (i < s.count) emit(i, cached[j]);
   }
-  for (int64_t i = lane + kCached * kGroup; i < s.count; i += kGroup) emit(i, s.value(i));
   if (q.output == Output::gemm_codes) {  // the rest of the last stage
     const int64_t padded = q.layout.stages_per_chunk * q.layout.positions;
     for (int64_t i = s.count + lane; i < padded; i += kGroup) write_code(s, i, 0);
@@ -256,7 +260,7 @@ __device__ void quantize_segment(const QuantizeArgs& q, int64_t index) {
 }
 
 template <int kGroup>
-__device__ void range_of_segment(const QuantizeArgs& q, int64_t index) {
+__device__ void range_of_segment(const QuantizeArgs& q, uint32_t index) {
   const Segment s(q, index);
   Range range;
   for (int64_t i = threadIdx.x % kGroup; i < s.count; i += kGroup) range.add(s.value(i));
@@ -271,6 +275,7 @@ __device__ void range_of_segment(const QuantizeArgs& q, int64_t index) {
 
 template <bool kRanges>
 __global__ void __launch_bounds__(kThreads) segments(const __grid_constant__ Operands operands) {
+  __shared__ float cache[kRanges ? 1 : kCached * kThreads];
   int64_t block = blockIdx.x;
   const int which = block >= operands.blocks[0];
   if (which) block -= operands.blocks[0];
@@ -283,12 +288,12 @@ __global__ void __launch_bounds__(kThreads) segments(const __grid_constant__ Ope
     if constexpr (kRanges) {
       range_of_segment<32>(q, index);
     } else {
-      quantize_segment<32>(q, index);
+      quantize_segment<32>(q, index, cache);
     }
   } else if constexpr (kRanges) {
     range_of_segment<kThreads>(q, block);
   } else {
-    quantize_segment<kThreads>(q, block);
+    quantize_segment<kThreads>(q, block, cache);
   }
 }
 
@@ -297,6 +302,8 @@ Operands prepare(const QuantizeArgs* operands, int count) {
   for (int i = 0; i < count; ++i) {
     all.args[i] = operands[i];
     const int64_t segments = operands[i].source.total_rows() * operands[i].chunks;
+    require(segments <= kMostSegments, "rows times chunks must be at most ", kMostSegments,
+            " on CUDA, got ", segments);
     const int per_block = operands[i].chunk <= kWarpSegment ? kThreads / 32 : 1;
     all.blocks[i] = (segments + per_block - 1) / per_block;
   }

@@ -55,12 +55,13 @@ struct OutputTile {
   const GemmProblem& p;
   int64_t batch, chunk, first_column, columns;  // columns that exist
   const float* b_scale;                         // of the first column
-  bool paired;                                  // rows of the output are 8-byte aligned
+  bool paired;                                  // scaled outputs in aligned pairs: the fast way
 
   __device__ OutputTile(const GemmProblem& problem, int64_t batch_, int64_t chunk_, int64_t first)
       : p(problem), batch(batch_), chunk(chunk_), first_column(first), columns(problem.m - first) {
     b_scale = p.dequantizer.b_scale + (batch * p.chunks + chunk) * p.m + first;
-    paired = p.m % 2 == 0;
+    const Epilogue kind = p.dequantizer.kind;
+    paired = p.m % 2 == 0 && (kind == Epilogue::row || kind == Epilogue::chunk);
   }
 };
 
@@ -78,29 +79,29 @@ struct OutputRow {
     a_scale = p.dequantizer.a_scale[a_row * p.chunks + tile.chunk];
   }
 
-  /// Outputs `column` and column + 1 (column is even).
+  /// What outputs `column` and column + 1 (column is even) are added to.
+  __device__ float2 before(int column) const {
+    if (!tile.paired || tile.chunk == 0 || column >= tile.columns) return make_float2(0.0f, 0.0f);
+    return *reinterpret_cast<const float2*>(y + column);
+  }
+
+  /// Writes the pair, given before(column).
   template <typename Sum>
-  __device__ void write_pair(int column, Sum first, Sum second) const {
+  __device__ void write_pair(int column, Sum first, Sum second, float2 before) const {
     const GemmProblem& p = tile.p;
-    const bool scaled = p.dequantizer.kind == Epilogue::row || p.dequantizer.kind == Epilogue::chunk;
-    if (!scaled || !tile.paired) {
-      if (column < tile.columns) {
-        write_output(p, tile.batch, row, tile.first_column + column, tile.chunk, first);
-      }
-      if (column + 1 < tile.columns) {
-        write_output(p, tile.batch, row, tile.first_column + column + 1, tile.chunk, second);
-      }
+    if (column >= tile.columns) return;
+    if (!tile.paired) {
+      const int64_t at = tile.first_column + column;
+      write_output(p, tile.batch, row, at, tile.chunk, first);
+      if (column + 1 < tile.columns) write_output(p, tile.batch, row, at + 1, tile.chunk, second);
       return;
     }
-    if (column >= tile.columns) return;
-    const float2 b = *reinterpret_cast<const float2*>(tile.b_scale + column);
-    auto* to = reinterpret_cast<float2*>(y + column);
+    const float2 b = __ldg(reinterpret_cast<const float2*>(tile.b_scale + column));
     float2 value = {scaled_value(first, b.x), scaled_value(second, b.y)};
     if (p.dequantizer.kind == Epilogue::chunk) {
-      const float2 before = tile.chunk == 0 ? make_float2(0.0f, 0.0f) : *to;
       value = {f32_add(before.x, value.x), f32_add(before.y, value.y)};
     }
-    *to = value;
+    *reinterpret_cast<float2*>(y + column) = value;
   }
 
   template <typename Sum>
