@@ -1,14 +1,15 @@
 """Bit-exact stochastic-computing kernels for PyTorch.
 
-``sc_matmul(a, b)`` is ``a @ b.T`` as a stochastic-computing accelerator would compute it, down to the
-last bit, on CPU and in ``torch.ops.scmp``. See docs/semantics.md for the numbers.
+``sc_matmul(a, b)`` is ``a @ b.T`` as a stochastic-computing accelerator would compute it, down to
+the last bit, on CPU and CUDA. The operators are ``torch.ops.scmp``; docs/semantics.md has the
+numbers.
 """
 
 from scmp_kernels import _load
 
 _load.load_library()
 
-from scmp_kernels import qwt, quant, sc, sensitivity  # noqa: E402  (the operators come first)
+from scmp_kernels import quant, qwt, sc, sensitivity  # noqa: E402  (the operators come first)
 from scmp_kernels._load import build_info  # noqa: E402
 from scmp_kernels.sc import clear_rng_cache, sc_matmul  # noqa: E402
 

@@ -37,9 +37,9 @@ def build_info() -> dict[str, Any]:
     """What this build is and what it can run here.
 
     Returns:
-        dict with ``version``, ``torch`` (built against), ``compiler``, ``cuda`` (toolkit version, or
-        None when built without), ``cuda_archs`` (list), ``cpu_kernels`` (runnable here, best last)
-        and ``cpu_kernel`` (the forced one, or "auto").
+        dict with ``version``, ``torch`` (built against), ``compiler``, ``cuda`` (toolkit version,
+        or None when built without), ``cuda_archs`` (list), ``cpu_kernels`` (runnable here, best
+        last), ``cuda_kernels``, ``cpu_kernel`` and ``cuda_kernel`` (the forced one, or "auto").
     """
     from scmp_kernels import _C
 
@@ -48,4 +48,6 @@ def build_info() -> dict[str, Any]:
     info["cuda_archs"] = [arch for arch in info["cuda_archs"].split(";") if arch]
     info["cpu_kernels"] = _C.cpu_kernels()
     info["cpu_kernel"] = _C.cpu_kernel()
+    info["cuda_kernels"] = _C.cuda_kernels()
+    info["cuda_kernel"] = _C.cuda_kernel()
     return info

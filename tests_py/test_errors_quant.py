@@ -71,7 +71,7 @@ def test_grouped_quantizers(name, device):
     x = torch.ones(A, device=device)
     for function in (getattr(torch.ops.scmp, name), getattr(quant, f"_{name}")):
         for args, message in (
-            ((x, 0, 127), "group must be at least 1, got 0"),
+            ((x, 0, 127), "g must be at least 1, got 0"),
             ((x, 1, 0), "qmax must be in [1, 16777216], got 0"),
             ((x, 1, 2**24 + 1), "qmax must be in [1, 16777216], got 16777217"),
             ((x.int(), 1, 127), f"x must be {DTYPES}, got Int"),

@@ -32,11 +32,11 @@ SCHEMAS = {
         "bool compute_sum=False, int? rng_levels=None) -> (Tensor boundary, Tensor? row_sum)"
     ),
     "scmp::grouped_symmetric_quant": (
-        "scmp::grouped_symmetric_quant(Tensor x, int group, int qmax) -> "
+        "scmp::grouped_symmetric_quant(Tensor x, int g, int qmax) -> "
         "(Tensor scale, Tensor q, Tensor sign)"
     ),
     "scmp::grouped_asymmetric_quant": (
-        "scmp::grouped_asymmetric_quant(Tensor x, int group, int qmax) -> "
+        "scmp::grouped_asymmetric_quant(Tensor x, int g, int qmax) -> "
         "(Tensor scale, Tensor zero_point, Tensor q)"
     ),
 }

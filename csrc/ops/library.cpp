@@ -17,9 +17,9 @@ TORCH_LIBRARY(scmp, m) {
       "fused_quantize_unipolar(Tensor x, float fp_max, float fp_min, int sc_prec, "
       "bool compute_sum=False, int? rng_levels=None) -> (Tensor boundary, Tensor? row_sum)");
   m.def(
-      "grouped_symmetric_quant(Tensor x, int group, int qmax) -> "
+      "grouped_symmetric_quant(Tensor x, int g, int qmax) -> "
       "(Tensor scale, Tensor q, Tensor sign)");
   m.def(
-      "grouped_asymmetric_quant(Tensor x, int group, int qmax) -> "
+      "grouped_asymmetric_quant(Tensor x, int g, int qmax) -> "
       "(Tensor scale, Tensor zero_point, Tensor q)");
 }

@@ -57,7 +57,7 @@ QuantScheme check_grouped_quant(const char* op, const at::Tensor& x, int64_t gro
                                 bool unipolar) {
   check_rank(op, "x", x, 2, 3);
   check_dtype(op, "x", x);
-  TORCH_CHECK_VALUE(group >= 1, op, ": group must be at least 1, got ", group);
+  TORCH_CHECK_VALUE(group >= 1, op, ": g must be at least 1, got ", group);
   TORCH_CHECK_VALUE(qmax >= 1 && qmax <= kLargestQmax, op, ": qmax must be in [1, ", kLargestQmax,
                     "], got ", qmax);
   return {Rounding::divide, unipolar, static_cast<int>(qmax)};

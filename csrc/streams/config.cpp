@@ -18,6 +18,37 @@ std::string shown(const Json& value) {
   return text;
 }
 
+std::string shown(const std::vector<int64_t>& values) {
+  std::string text;
+  for (int64_t value : values) {
+    if (text.size() > 70) return "[" + text + ", ...]";
+    text += (text.empty() ? "" : ", ") + std::to_string(value);
+  }
+  return "[" + text + "]";
+}
+
+// One line of bounded ASCII: what a parser says may quote half a character of the input.
+std::string printable(std::string text) {
+  if (text.size() > 200) text = text.substr(0, 197) + "...";
+  for (char& c : text) {
+    if (c == '\n') c = ' ';
+    if (c < ' ' || c > '~') c = '?';
+  }
+  return text;
+}
+
+constexpr int kMostNesting = 16;  // a config has 5; deeper text would exhaust recursive printing
+
+// Most brackets open at once, those inside strings counted too: an upper bound.
+int nesting(const std::string& json) {
+  int depth = 0, most = 0;
+  for (char c : json) {
+    if (c == '[' || c == '{') most = std::max(most, ++depth);
+    if (c == ']' || c == '}') --depth;
+  }
+  return most;
+}
+
 void expect_keys(const Json& object, const std::string& where,
                  std::initializer_list<const char*> allowed) {
   require(object.is_object(), "config: ", where, " must be an object, got ", shown(object));
@@ -52,10 +83,6 @@ std::vector<int64_t> integers(const Json& value, const std::string& where) {
   return list;
 }
 
-int small(int64_t value) {  // out of range either way: checked against sc_prec later
-  return static_cast<int>(std::clamp<int64_t>(value, -1, 1 << 20));
-}
-
 const Json& needed(const Json& object, const char* key, const std::string& where) {
   const Json* value = find(object, key);
   require(value != nullptr, "config: ", where, " needs the key \"", key, "\"");
@@ -81,17 +108,13 @@ RngSpec parse_rng(const Json& object, const std::string& where) {
   } else if (type == "lfsr") {
     expect_keys(object, where, {"type", "seed", "taps"});
     rng.type = RngType::lfsr;
-    const int64_t seed = integer(needed(object, "seed", where), where + ".seed");
-    rng.seed = seed < 0 ? 0 : static_cast<uint64_t>(seed);
-    for (int64_t tap : integers(needed(object, "taps", where), where + ".taps")) {
-      rng.taps.push_back(small(tap));
-    }
+    rng.seed = integer(needed(object, "seed", where), where + ".seed");
+    rng.taps = integers(needed(object, "taps", where), where + ".taps");
   } else if (type == "true_random") {
     expect_keys(object, where, {"type", "seed"});
     rng.type = RngType::true_random;
-    const int64_t seed = integer(needed(object, "seed", where), where + ".seed");
-    require(seed >= 0, "config: ", where, ".seed must be in [0, 2**63-1], got ", seed);
-    rng.seed = static_cast<uint64_t>(seed);
+    rng.seed = integer(needed(object, "seed", where), where + ".seed");
+    require(rng.seed >= 0, "config: ", where, ".seed must be in [0, 2**63-1], got ", rng.seed);
   } else {
     throw ValueError(concat("config: ", where,
                             ".type must be \"sobol\", \"lfsr\" or \"true_random\", got ",
@@ -109,9 +132,7 @@ SngSpec parse_sng(const Json& object, const std::string& where, size_t pool_size
           pool_size, " entries), got ", id);
   sng.rng = static_cast<int>(id);
   if (const Json* scramble = find(object, "scramble")) {
-    for (int64_t bit : integers(*scramble, where + ".scramble")) {
-      sng.scramble.push_back(small(bit));
-    }
+    sng.scramble = integers(*scramble, where + ".scramble");
     require(!sng.scramble.empty(), "config: ", where,
             ".scramble must be a permutation of the bits or null, got []");
   }
@@ -147,12 +168,11 @@ void check_rng(const RngSpec& rng, const std::string& where, int sc_prec) {
     }
   }
   if (rng.type == RngType::lfsr) {
-    require(rng.seed >= 1 && rng.seed < static_cast<uint64_t>(base), "config: ", where,
-            ".seed must be in [1, ", base - 1, "] for sc_prec=", sc_prec, ", got ",
-            static_cast<int64_t>(rng.seed));
+    require(rng.seed >= 1 && rng.seed < base, "config: ", where, ".seed must be in [1, ", base - 1,
+            "] for sc_prec=", sc_prec, ", got ", rng.seed);
     require(!rng.taps.empty(), "config: ", where, ".taps must name at least one bit, got []");
     std::vector<bool> seen(sc_prec, false);
-    for (int tap : rng.taps) {
+    for (int64_t tap : rng.taps) {
       require(tap >= 0 && tap < sc_prec && !seen[tap], "config: ", where,
               ".taps must be distinct bits in [0, ", sc_prec - 1, "], got ", tap);
       seen[tap] = true;
@@ -166,14 +186,13 @@ void check_sngs(const std::vector<SngSpec>& sngs, const char* name, int sc_prec)
     if (scramble.empty()) continue;
     std::vector<bool> seen(sc_prec, false);
     bool valid = static_cast<int>(scramble.size()) == sc_prec;
-    for (int bit : scramble) {
+    for (int64_t bit : scramble) {
       valid = valid && bit >= 0 && bit < sc_prec && !seen[bit];
       if (valid) seen[bit] = true;
     }
-    std::string list;
-    for (int bit : scramble) list += (list.empty() ? "" : ", ") + std::to_string(bit);
-    require(valid, "config: sng.", name, "[", i, "].scramble must be a permutation of 0..",
-            sc_prec - 1, " for sc_prec=", sc_prec, ", got [", list, "]");
+    if (valid) continue;
+    throw ValueError(concat("config: sng.", name, "[", i, "].scramble must be a permutation of 0..",
+                            sc_prec - 1, " for sc_prec=", sc_prec, ", got ", shown(scramble)));
   }
 }
 
@@ -181,13 +200,13 @@ void check_sngs(const std::vector<SngSpec>& sngs, const char* name, int sc_prec)
 
 std::shared_ptr<const RngConfig> parse_config(const std::string& json) {
   static std::atomic<uint64_t> next_id{1};
+  require(nesting(json) <= kMostNesting, "config: not a config: nested more than ", kMostNesting,
+          " levels deep");
   Json root;
   try {
     root = Json::parse(json);
   } catch (const Json::exception& error) {
-    std::string reason = error.what();
-    std::replace(reason.begin(), reason.end(), '\n', ' ');
-    throw ValueError(concat("config: not valid JSON: ", reason));
+    throw ValueError(concat("config: not valid JSON: ", printable(error.what())));
   }
   expect_keys(root, "config", {"rng_pool", "sng"});
   const Json& pool = needed(root, "rng_pool", "config");
@@ -224,10 +243,10 @@ std::vector<uint16_t> sng_sequence(const RngConfig& config, const SngSpec& sng, 
           sc_prec);
       break;
     case RngType::lfsr:
-      values = lfsr_sequence(static_cast<int64_t>(rng.seed), rng.taps, sc_prec);
+      values = lfsr_sequence(rng.seed, rng.taps, sc_prec);
       break;
     case RngType::true_random:
-      values = true_random_sequence(rng.seed, sc_prec);
+      values = true_random_sequence(static_cast<uint64_t>(rng.seed), sc_prec);
       break;
   }
   const auto top = static_cast<uint16_t>((1 << sc_prec) - 1);

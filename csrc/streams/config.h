@@ -18,14 +18,14 @@ struct RngSpec {
   bool has_sobol_seed = false;
   std::vector<int64_t> sobol_seed;
   SobolSeed sobol_default = SobolSeed::q;
-  uint64_t seed = 0;      // lfsr, true_random
-  std::vector<int> taps;  // lfsr
+  int64_t seed = 0;           // lfsr, true_random
+  std::vector<int64_t> taps;  // lfsr
 };
 
 /// A stochastic number generator: a source and how its output bits are permuted and complemented.
 struct SngSpec {
   int rng = 0;
-  std::vector<int> scramble;  // empty: none
+  std::vector<int64_t> scramble;  // empty: none
   bool complement = false;
   bool operator==(const SngSpec& o) const {
     return rng == o.rng && scramble == o.scramble && complement == o.complement;

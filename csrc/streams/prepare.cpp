@@ -16,7 +16,7 @@ struct Sequences {
 Sequences distinct_sequences(const RngConfig& config, const std::vector<SngSpec>& sngs,
                              int64_t positions, int sc_prec) {
   Sequences result;
-  std::map<std::tuple<int, std::vector<int>, bool>, int32_t> known;
+  std::map<std::tuple<int, std::vector<int64_t>, bool>, int32_t> known;
   for (int64_t d = 0; d < positions; ++d) {
     const SngSpec& sng = sngs[d];
     const auto [it, added] = known.try_emplace({sng.rng, sng.scramble, sng.complement},

@@ -31,14 +31,14 @@ std::vector<uint16_t> sobol_sequence(const std::vector<int64_t>& seed, int sc_pr
   return values;
 }
 
-std::vector<uint16_t> lfsr_sequence(int64_t seed, const std::vector<int>& taps, int sc_prec) {
+std::vector<uint16_t> lfsr_sequence(int64_t seed, const std::vector<int64_t>& taps, int sc_prec) {
   const uint32_t base = 1u << sc_prec;
   std::vector<uint16_t> values(base);
   uint32_t state = static_cast<uint32_t>(seed);
   for (uint32_t t = 0; t < base; ++t) {
     values[t] = static_cast<uint16_t>(state);
     uint32_t feedback = 0;
-    for (int tap : taps) feedback ^= (state >> tap) & 1u;
+    for (int64_t tap : taps) feedback ^= (state >> tap) & 1u;
     state = (state >> 1) | (feedback << (sc_prec - 1));
   }
   return values;

@@ -19,7 +19,7 @@ std::vector<uint16_t> sobol_sequence(const std::vector<int64_t>& seed, int sc_pr
 
 /// The first 2**sc_prec states of a Fibonacci LFSR that shifts right; taps are bit positions, 0 =
 /// LSB.
-std::vector<uint16_t> lfsr_sequence(int64_t seed, const std::vector<int>& taps, int sc_prec);
+std::vector<uint16_t> lfsr_sequence(int64_t seed, const std::vector<int64_t>& taps, int sc_prec);
 
 /// 2**sc_prec draws of CPython's random.Random(seed).randint(0, 2**sc_prec - 1).
 std::vector<uint16_t> true_random_sequence(uint64_t seed, int sc_prec);

@@ -25,6 +25,7 @@ def fused_quantize_bipolar(
         boundary (R, C) int16, sign (R, C) int8 in {-1, 0, 1}, scale (units of x per level). NaN and
         Inf elements give 0 and 0.
     """
+    abs_max = float(abs_max)
     boundary, sign = torch.ops.scmp.fused_quantize_bipolar.default(x, abs_max, sc_prec, rng_levels)
     return boundary, sign, max(abs_max, _RANGE_FLOOR) / (2 ** (sc_prec - 1) - 1)
 
@@ -68,10 +69,11 @@ def fused_quantize_unipolar(
         boundary (R, C) int32, scale, zero point, row_sum (R,) float32 or None. NaN and Inf elements
         give level 0.
     """
+    fp_max, fp_min = float(fp_max), float(fp_min)
     boundary, row_sum = torch.ops.scmp.fused_quantize_unipolar.default(
         x, fp_max, fp_min, sc_prec, compute_sum, rng_levels
     )
     qmax = 2**sc_prec - 1
     scale = max(fp_max - fp_min, _RANGE_FLOOR) / qmax
-    zero_point = float(min(max(round(-fp_min / scale), 0), qmax))
+    zero_point = float(round(min(max(-fp_min / scale, 0), qmax)))
     return boundary, scale, zero_point, row_sum

@@ -147,6 +147,17 @@ class StreamConfig(FrozenDict):
     __setattr__ = __delattr__ = _refuse
 
 
+def _is_recording():
+    """Whether calls may be recorded in a graph."""
+    # is_compiling comes first: under Dynamo it is a constant and the rest is never traced.
+    return (
+        _is_compiling()
+        or _len_torch_dispatch_stack()
+        or _fx_trace._is_fx_tracing_flag
+        or _is_tracing()
+    )
+
+
 def config_argument(config):
     """Return what an operator takes as `config` for what its Python function was given.
 
@@ -160,25 +171,22 @@ def config_argument(config):
         means nothing in another process.
 
     Raises:
-        ValueError: another type, or a dict that JSON cannot hold.
+        ValueError: another type, a dict that JSON cannot hold, or a digest in a recorded call.
     """
     if config is None:
         return None
     if isinstance(config, StreamConfig):
-        # is_compiling comes first: under Dynamo it is a constant and the rest is never traced.
-        if (
-            _is_compiling()
-            or _len_torch_dispatch_stack()
-            or _fx_trace._is_fx_tracing_flag
-            or _is_tracing()
-        ):
-            return config._text
-        return config._digest
+        return config._text if _is_recording() else config._digest
     if isinstance(config, dict):
         if _is_compiling():
             torch._dynamo.graph_break(msg=_PLAIN_DICT)
         return canonical_json(config)
     if isinstance(config, str):
+        if config.startswith("sha256:") and _is_recording():
+            raise ValueError(
+                f"{_WHAT} JSON text or the config itself where a graph is recorded, got the "
+                f"digest {config[:20]}..., which means nothing in another process"
+            )
         return config
     raise ValueError(
         f"{_WHAT} a dict, a config from scmp_kernels.sc.config_helpers or None, "

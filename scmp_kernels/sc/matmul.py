@@ -26,9 +26,9 @@ def sc_matmul(
 ) -> torch.Tensor:
     """``a @ b.T`` computed by stochastic-computing multipliers, bit for bit.
 
-    Both operands are quantized to ``sc_prec`` bits; each product is the number of ones that leave an
-    AND gate whose first input is a's stream and whose second input is b's stream, b's generator
-    advancing only while a's stream is on ("enable signal"). The integer sums are exact.
+    Both operands are quantized to ``sc_prec`` bits; each product is the number of ones that leave
+    an AND gate whose inputs are a's and b's streams, b's generator advancing only while a's stream
+    is on ("enable signal"). The integer sums are exact.
 
     Args:
         a: (N, D) or (B, N, D), float16, bfloat16, float32 or float64, any strides.
@@ -43,8 +43,8 @@ def sc_matmul(
         group_b: the same for ``b``.
         rng_levels: steps of the grid that streams and codes live on, 1 to ``2**sc_prec``; default
             ``2**sc_prec``.
-        config: RNG config (``scmp_kernels.sc.config_helpers``, a plain dict, or JSON text); default:
-            one Sobol pair for all positions.
+        config: RNG config (``scmp_kernels.sc.config_helpers``, a plain dict, or JSON text);
+            default: one Sobol pair for all positions.
         halve_bipolar_stoc_len: bipolar: ``stoc_len`` and ``rng_levels`` default to
             ``2**(sc_prec - 1)``; no effect in unipolar mode.
         smooth_scales: (D,) positive SmoothQuant scales: the product of ``a / s`` and ``b * s``.

@@ -14,9 +14,10 @@ constexpr int kRowFragments = kWarpRows / 16, kColumnFragments = kTile / 8;
 constexpr int kPairs = 4;  // of k256 steps per stage
 constexpr int kExpandThreads = 256;
 
-// A stage of b in the workspace and in shared memory: bits [pair][column][quad t][4 words], then
-// the s8 terms [column][term bytes]. In a pair of k256 steps, lane t of a fragment holds the words
-// t and 4 + t of either step: those four words are one 16-byte quad.
+// A stage of b in the workspace and in shared memory: bits [pair][column][lane t][4 words], then
+// the s8 terms [column][term bytes]. The order of bits within a product is free: in a pair of k256
+// steps lane t of a fragment holds words 4t .. 4t + 3 of the pair's 16, one 16-byte read from the
+// table.
 template <int kWords>
 struct BStage {
   static constexpr int kBits = kPairs * kTile * 64;
@@ -67,23 +68,24 @@ __global__ void __launch_bounds__(kExpandThreads)
     return (lanes & (lanes - 1)) == 0 ? position & (lanes - 1) : position % lanes;
   };
 
-  for (int task = threadIdx.x; task < kTile * kPairs; task += kExpandThreads) {
-    const int column = task % kTile, pair = task / kTile;
-    uint32_t words[16];
+  for (int task = threadIdx.x; task < kPairs * kTile * 4; task += kExpandThreads) {
+    const int column = task / 4 % kTile;
+    const int word = 16 * (task / (4 * kTile)) + 4 * (task % 4);
+    uint32_t words[4];
 #pragma unroll
-    for (int j = 0; j < 16; j += kGroup) {
-      const int word = 16 * pair + j;
-      const int i = kWords < P::kStageWords ? word / kWords : 0;
-      const int within = kWords < P::kStageWords ? word % kWords : half * P::kStageWords + word;
+    for (int j = 0; j < 4; j += kGroup) {
+      const int i = kWords < P::kStageWords ? (word + j) / kWords : 0;
+      const int within =
+          kWords < P::kStageWords ? (word + j) % kWords : half * P::kStageWords + word;
       const int code = code_of(first_column + column, i);
       const uint32_t* bits =
           t.b_bits + (lane_of(i) * (t.levels + 1) + abs(code)) * int64_t{kWords} + within;
       if constexpr (kGroup == 4) {
-        const uint4 four = *reinterpret_cast<const uint4*>(bits);
-        words[j] = four.x;
-        words[j + 1] = four.y;
-        words[j + 2] = four.z;
-        words[j + 3] = four.w;
+        const uint4 four = __ldg(reinterpret_cast<const uint4*>(bits));
+        words[0] = four.x;
+        words[1] = four.y;
+        words[2] = four.z;
+        words[3] = four.w;
       } else {
 #pragma unroll
         for (int w = 0; w < kGroup; ++w) words[j + w] = bits[w];
@@ -93,11 +95,7 @@ __global__ void __launch_bounds__(kExpandThreads)
         for (int w = 0; w < kGroup; ++w) words[j + w] ^= thermometer(t.length, within + w);
       }
     }
-    auto* quads = reinterpret_cast<uint4*>(out + (pair * kTile + column) * 64);
-#pragma unroll
-    for (int q = 0; q < 4; ++q) {
-      quads[q] = make_uint4(words[q], words[4 + q], words[8 + q], words[12 + q]);
-    }
+    reinterpret_cast<uint4*>(out)[task] = make_uint4(words[0], words[1], words[2], words[3]);
   }
   if (!kSigned || half != 0) return;  // a position's terms count once
   for (int column = threadIdx.x; column < kTile; column += kExpandThreads) {
@@ -142,9 +140,10 @@ struct Gemm {
   __device__ void fetch(int64_t stage) {
     uint8_t* to = buffer(stage);
     const uint8_t* from = b_stages + stage * BStage<kWords>::kBytes;
+    const uint64_t policy = evict_first_policy();
     constexpr int kCopied = kSigned ? BStage<kWords>::kBytes : BStage<kWords>::kBits;
     for (int i = threadIdx.x * 16; i < kCopied; i += kThreads * 16) {
-      cp_async_16(to + i, from + i, true);
+      cp_async_16_once(to + i, from + i, policy);
     }
     const int64_t a_stage = batch * p.a_layout.stages + stage / P::kStagesPerPosition;
     const int16_t* a = p.a_cycles + (a_stage * p.a_layout.rows_padded + first_row) * P::kPositions;
@@ -174,10 +173,22 @@ struct Gemm {
     return a + (warp_row + 16 * mf + g + 8 * r) * P::kPositions;
   }
 
-  // Word `within` of a position that enables |k| cycles, complemented where k < 0.
-  __device__ static uint32_t a_word(int k, int within) {
-    if (!kSigned) return thermometer(k, within);
-    return thermometer(abs(k), within) ^ static_cast<uint32_t>(k >> 31);
+  // Words 4t .. 4t + 3 of a pair for one row: signed cycles become thermometers, complemented where
+  // they are negative.
+  __device__ void a_words(const int16_t* row, int pair, int half_position,
+                          uint32_t (&words)[4]) const {
+    constexpr int kGroup = kWords < 4 ? kWords : 4;  // words of one position
+    const int word = 16 * pair + 4 * t;
+#pragma unroll
+    for (int j = 0; j < 4; j += kGroup) {
+      const int i = kWords < P::kStageWords ? (word + j) / kWords : 0;
+      const int within =
+          kWords < P::kStageWords ? (word + j) % kWords : half_position * P::kStageWords + word;
+      const int k = row[i], cycles = kSigned ? abs(k) : k;
+      const auto flip = kSigned ? static_cast<uint32_t>(k >> 31) : 0u;
+#pragma unroll
+      for (int w = 0; w < kGroup; ++w) words[j + w] = thermometer(cycles, within + w) ^ flip;
+    }
   }
 
   // a's fragments of the two k256 steps of a pair.
@@ -187,26 +198,12 @@ struct Gemm {
     for (int mf = 0; mf < kRowFragments; ++mf) {
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        const int16_t* row = a_row(a, mf, r);
-        if constexpr (kWords == 4) {  // the four positions of a pair in one load
-          const short4 k = *reinterpret_cast<const short4*>(row + 4 * pair);
-          fragments[0][mf][r] = a_word(k.x, t);
-          fragments[0][mf][2 + r] = a_word(k.y, t);
-          fragments[1][mf][r] = a_word(k.z, t);
-          fragments[1][mf][2 + r] = a_word(k.w, t);
-        } else {
-#pragma unroll
-          for (int s = 0; s < 2; ++s) {
-#pragma unroll
-            for (int h = 0; h < 2; ++h) {
-              const int word = 8 * (2 * pair + s) + 4 * h + t;
-              const int i = kWords < P::kStageWords ? word / kWords : 0;
-              const int within =
-                  kWords < P::kStageWords ? word % kWords : half_position * P::kStageWords + word;
-              fragments[s][mf][2 * h + r] = a_word(row[i], within);
-            }
-          }
-        }
+        uint32_t words[4];
+        a_words(a_row(a, mf, r), pair, half_position, words);
+        fragments[0][mf][r] = words[0];
+        fragments[0][mf][2 + r] = words[1];
+        fragments[1][mf][r] = words[2];
+        fragments[1][mf][2 + r] = words[3];
       }
     }
   }
