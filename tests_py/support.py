@@ -17,7 +17,7 @@ KERNELS = _C.cpu_kernels()
 VARIABLES = ("SC_OWEN_MODE", "SC_DISABLE_OWEN", "SC_SCRAMBLE_RESCALE", "SC_SCRAMBLE_MASKS")
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 ROOT = Path(__file__).resolve().parents[1]
-GOLDEN = ROOT.parent / "shared" / "golden"
+GOLDEN = Path(os.environ.get("SCMP_GOLDEN", ROOT.parent / "shared" / "golden"))
 
 
 def benchmark_shapes():
@@ -53,6 +53,17 @@ def forced(kernel):
         yield
     finally:
         _C.set_cpu_kernel(before)
+
+
+@contextmanager
+def forced_on_cuda(kernel):
+    """Force one CUDA kernel for a while."""
+    before = _C.cuda_kernel()
+    _C.set_cuda_kernel(kernel)
+    try:
+        yield
+    finally:
+        _C.set_cuda_kernel(before)
 
 
 @contextmanager

@@ -17,10 +17,6 @@ namespace {
 
 constexpr int64_t kMostBitBytes = int64_t{256} << 20;
 
-bool capturing() {
-  return c10::cuda::currentStreamCaptureStatusMayInitCtx() != c10::cuda::CaptureStatus::None;
-}
-
 // Host image of the tables, 256-byte aligned parts.
 class Image {
  public:
@@ -107,6 +103,10 @@ void keep_forever(const std::shared_ptr<const DeviceStreams>& tables) {
 }
 
 }  // namespace
+
+bool capturing() {
+  return c10::cuda::currentStreamCaptureStatusMayInitCtx() != c10::cuda::CaptureStatus::None;
+}
 
 std::shared_ptr<const DeviceStreams> device_streams(const StreamSpec& spec) {
   const bool in_capture = capturing();

@@ -16,6 +16,9 @@ struct DeviceStreams {
   size_t bytes() const { return storage.nbytes(); }
 };
 
+/// Whether the current stream is being captured into a CUDA graph.
+bool capturing();
+
 /// Tables of `spec` on the current device. A cold call uploads them and waits for the upload; warm
 /// calls do nothing on the device. Inside a CUDA graph capture a cold cache is a ValueError, and
 /// what a capture touched stays alive for good.

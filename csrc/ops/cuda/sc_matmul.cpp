@@ -117,7 +117,12 @@ at::Tensor sc_matmul_cuda(const at::Tensor& a, const at::Tensor& b, c10::string_
                       {granularity, mode, sc_prec, stoc_len, chunk_d, group_a, group_b, rng_levels,
                        config, halve_bipolar_stoc_len, smooth_scales});
   const bool smooth = smooth_scales && smooth_scales->defined();
-  if (smooth && knobs.sync_checks) check_smooth_values("sc_matmul", *smooth_scales);
+  if (smooth && knobs.sync_checks) {
+    TORCH_CHECK_VALUE(!capturing(),
+                      "sc_matmul: SCMP_SYNC_CHECKS=1 syncs, which a CUDA graph "
+                      "capture cannot; unset it");
+    check_smooth_values("sc_matmul", *smooth_scales);
+  }
   auto shape = a.sizes().vec();
   shape.back() = b.size(-2);
   const auto options = a.options().dtype(at::kFloat);

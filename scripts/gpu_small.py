@@ -1,0 +1,45 @@
+"""A small set of calls that touches every CUDA kernel: for compute-sanitizer, which is slow."""
+
+import torch
+
+from scmp_kernels import _C, quant, sc_matmul
+
+
+def main() -> None:
+    torch.manual_seed(0)
+    a, b = torch.randn(131, 70), torch.randn(133, 70)
+    calls = [
+        {"stoc_len": length, "rng_levels": levels}
+        for length, levels in ((1, 1), (33, 100), (128, 128), (200, 256), (256, 256))
+    ]
+    calls += [
+        {"chunk_d": 16, "halve_bipolar_stoc_len": True},
+        {"mode": "unipolar", "group_a": 7},
+        {"granularity": "per_tensor", "mode": "unipolar"},
+        {"sc_prec": 10},
+        {"sc_prec": 12, "stoc_len": 3000},
+        {"smooth_scales": torch.rand(70) + 0.5},
+    ]
+    for knobs in calls:
+        expected = sc_matmul(a, b, **knobs)
+        on_gpu = {k: v.cuda() if torch.is_tensor(v) else v for k, v in knobs.items()}
+        for kernel in _C.cuda_kernels():
+            _C.set_cuda_kernel(kernel)
+            actual = sc_matmul(a.cuda(), b.cuda(), **on_gpu).cpu()
+            assert torch.equal(actual, expected), (kernel, knobs)
+    heads = torch.randn(3, 5, 20)
+    actual = sc_matmul(heads.cuda(), heads.cuda(), "per_head").cpu()
+    assert torch.equal(actual, sc_matmul(heads, heads, "per_head"))
+    for x in (torch.randn(9, 33), torch.randn(3, 5000)):
+        for run in (
+            lambda x: quant.fused_quantize_bipolar_perrow(x, 8),
+            lambda x: quant._grouped_symmetric_quant(x, 2, 127),
+            lambda x: quant._grouped_asymmetric_quant(x, 1, 255),
+        ):
+            for got, want in zip(run(x.cuda()), run(x), strict=True):
+                assert torch.equal(got.cpu(), want)
+    print("all equal")
+
+
+if __name__ == "__main__":
+    main()
