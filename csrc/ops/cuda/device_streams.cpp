@@ -1,7 +1,6 @@
 #include "ops/cuda/device_streams.h"
 
 #include <ATen/cuda/CUDAContext.h>
-#include <ATen/ops/empty.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAGraphsC10Utils.h>
 
@@ -52,6 +51,22 @@ void fill_bits(const StreamSet& streams, int64_t lane, int words, uint32_t* bits
   }
 }
 
+// Memory of its own, not the caching allocator's: tables may be made inside the private pool of a
+// CUDA graph and must outlive it. cudaFree waits for the device, so no stream can still read them.
+std::shared_ptr<void> device_memory(size_t bytes) {
+  const c10::cuda::CUDAStreamCaptureModeGuard relaxed(cudaStreamCaptureModeRelaxed);
+  void* memory = nullptr;
+  if (cudaMalloc(&memory, bytes) != cudaSuccess) {
+    (void)cudaGetLastError();
+    c10::cuda::CUDACachingAllocator::emptyCache();
+    C10_CUDA_CHECK(cudaMalloc(&memory, bytes));
+  }
+  return {memory, [](void* p) {
+            const c10::cuda::CUDAStreamCaptureModeGuard relaxed_free(cudaStreamCaptureModeRelaxed);
+            (void)cudaFree(p);
+          }};
+}
+
 DeviceStreams upload(const StreamSet& streams) {
   const int words = words_for(streams.length);
   const size_t codes = streams.levels + 1, lanes = streams.lanes;
@@ -76,10 +91,10 @@ DeviceStreams upload(const StreamSet& streams) {
               streams.lane_of.size() * sizeof(int32_t));
 
   DeviceStreams device;
-  device.storage = at::empty({static_cast<int64_t>(image.size())},
-                             at::TensorOptions().dtype(at::kByte).device(at::kCUDA));
+  device.storage = device_memory(image.size());
+  device.size = image.size();
   const cudaStream_t stream = at::cuda::getCurrentCUDAStream();
-  char* base = static_cast<char*>(device.storage.mutable_data_ptr());
+  char* base = static_cast<char*>(device.storage.get());
   C10_CUDA_CHECK(cudaMemcpyAsync(base, image.data(), image.size(), cudaMemcpyHostToDevice, stream));
   C10_CUDA_CHECK(cudaStreamSynchronize(stream));  // from here on every stream may read them
   DeviceTables& t = device.tables;
@@ -119,8 +134,6 @@ std::shared_ptr<const DeviceStreams> device_streams(const StreamSpec& spec) {
     return upload(*cached_streams(spec));
   });
   if (in_capture) keep_forever(tables);
-  const auto stream = at::cuda::getCurrentCUDAStream();
-  c10::cuda::CUDACachingAllocator::recordStream(tables->storage.storage().data_ptr(), stream);
   return tables;
 }
 

@@ -1,8 +1,6 @@
 // Prepared sequences as device tables, kept in the same cache as the host's.
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
 #include <memory>
 
 #include "gemm/cuda/problem.h"
@@ -11,9 +9,10 @@
 namespace scmp::cuda {
 
 struct DeviceStreams {
-  at::Tensor storage;  // one allocation for all tables
+  std::shared_ptr<void> storage;  // one allocation for all tables
+  size_t size = 0;
   DeviceTables tables;
-  size_t bytes() const { return storage.nbytes(); }
+  size_t bytes() const { return size; }
 };
 
 /// Whether the current stream is being captured into a CUDA graph.
