@@ -30,7 +30,9 @@ class CMakeBuild(build_ext):
     """Configures, builds and installs the operator library and ``_C`` beside the package."""
 
     def build_extension(self, ext: Extension) -> None:
-        package = Path(self.get_ext_fullpath(ext.name)).resolve().parent
+        packages = [Path(self.get_ext_fullpath(ext.name)).resolve().parent]
+        if getattr(self, "editable_mode", False):  # setuptools would copy _C alone
+            packages.append(ROOT / "scmp_kernels")
         folder = Path(os.environ.get("SCMP_BUILD_DIR", ROOT / "build" / "cmake"))
         configure = [
             "cmake",
@@ -48,7 +50,8 @@ class CMakeBuild(build_ext):
         install = ["cmake", "--install", str(folder), "--component", "python"]
         subprocess.run(configure, check=True)
         subprocess.run(build, check=True)
-        subprocess.run([*install, "--prefix", str(package)], check=True)
+        for package in packages:
+            subprocess.run([*install, "--prefix", str(package)], check=True)
 
 
 setup(

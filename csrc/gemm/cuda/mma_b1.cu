@@ -7,9 +7,8 @@
 namespace scmp::cuda {
 namespace {
 
-constexpr int kTile = 128;     // rows and columns of a block's tile
-constexpr int kThreads = 128;  // 4 warps of 32 rows x 128 columns
-constexpr int kWarpRows = 32;
+constexpr int kTile = 128;     // columns of a block's tile
+constexpr int kWarpRows = 32;  // a warp takes 32 rows x 128 columns
 constexpr int kRowFragments = kWarpRows / 16, kColumnFragments = kTile / 8;
 constexpr int kPairs = 4;  // of k256 steps per stage
 constexpr int kExpandThreads = 256;
@@ -25,11 +24,20 @@ struct BStage {
   static constexpr int kBytes = kBits + kTerms;
 };
 
-template <int kWords>
-struct Shared {
-  static constexpr int kA = kTile * Pattern<kWords>::kPositions * 2;
+// How a block works: 4 warps, two blocks per multiprocessor, chunk sums added up in the output; or
+// 8 warps that keep them in shared memory.
+enum class Shape { small, chunk_sums };
+
+template <int kWords, Shape kShape>
+struct Block {
+  static constexpr int kWarps = kShape == Shape::small ? 4 : 8;
+  static constexpr int kThreads = 32 * kWarps;
+  static constexpr int kRows = kWarps * kWarpRows;
+  static constexpr int kA = kRows * Pattern<kWords>::kPositions * 2;
   static constexpr int kStage = BStage<kWords>::kBytes + kA;
-  static constexpr int kBytes = 2 * kStage;
+  static constexpr int kSums = kShape == Shape::small ? 0 : kRows * kTile * 4;
+  static constexpr int kShared = 2 * kStage + kSums;
+  static constexpr int kPerMultiprocessor = kShape == Shape::small ? 2 : 1;
 };
 
 __device__ __forceinline__ int64_t position_of_stage(const GemmProblem& p, int positions,
@@ -125,9 +133,11 @@ __global__ void __launch_bounds__(kExpandThreads)
   }
 }
 
-template <int kWords, bool kSigned>
+template <int kWords, bool kSigned, Shape kShape>
 struct Gemm {
   using P = Pattern<kWords>;
+  using B = Block<kWords, kShape>;
+  static constexpr int kThreads = B::kThreads;
   const GemmProblem& p;
   uint8_t* shared;
   const uint8_t* b_stages;  // of this block's tile
@@ -135,7 +145,7 @@ struct Gemm {
   int warp_row, g, t;  // the warp's first row; fragment coordinates
   int acc[kRowFragments][kColumnFragments][4];
 
-  __device__ uint8_t* buffer(int64_t stage) { return shared + stage % 2 * Shared<kWords>::kStage; }
+  __device__ uint8_t* buffer(int64_t stage) { return shared + stage % 2 * B::kStage; }
 
   __device__ void fetch(int64_t stage) {
     uint8_t* to = buffer(stage);
@@ -148,7 +158,7 @@ struct Gemm {
     const int64_t a_stage = batch * p.a_layout.stages + stage / P::kStagesPerPosition;
     const int16_t* a = p.a_cycles + (a_stage * p.a_layout.rows_padded + first_row) * P::kPositions;
     const int64_t valid = (p.a_layout.rows_padded - first_row) * P::kPositions * 2;
-    for (int i = threadIdx.x * 16; i < Shared<kWords>::kA; i += kThreads * 16) {
+    for (int i = threadIdx.x * 16; i < B::kA; i += kThreads * 16) {
       cp_async_16(to + BStage<kWords>::kBytes + i,
                   i < valid ? reinterpret_cast<const uint8_t*>(a) + i
                             : reinterpret_cast<const uint8_t*>(p.a_cycles),
@@ -278,8 +288,14 @@ struct Gemm {
     }
   }
 
+  // Sums of earlier chunks of this thread's pair `slot`, in shared memory.
+  __device__ float2& kept(int slot) {
+    return reinterpret_cast<float2*>(shared + 2 * B::kStage)[slot * kThreads + threadIdx.x];
+  }
+
   __device__ void write(int64_t chunk) {
     const OutputTile tile(p, batch, chunk, first_column);
+    const bool last = chunk + 1 == p.chunks;
 #pragma unroll
     for (int mf = 0; mf < kRowFragments; ++mf) {
 #pragma unroll
@@ -287,16 +303,34 @@ struct Gemm {
         const int64_t row = first_row + warp_row + 16 * mf + g + 8 * r;
         if (row >= p.n) continue;
         const OutputRow out(tile, row);
+        if (!tile.scaled) {
+#pragma unroll
+          for (int nf = 0; nf < kColumnFragments; ++nf) {
+            out.write_unscaled(8 * nf + 2 * t, acc[mf][nf][2 * r], acc[mf][nf][2 * r + 1]);
+          }
+          continue;
+        }
         // Eight pairs at a time: all loads before the first store.
 #pragma unroll
         for (int first = 0; first < kColumnFragments; first += 8) {
-          float2 values[8];
-#pragma unroll
-          for (int i = 0; i < 8; ++i) values[i] = out.before(8 * (first + i) + 2 * t);
+          float2 before[8];
+          const int slot = (2 * mf + r) * kColumnFragments + first;
 #pragma unroll
           for (int i = 0; i < 8; ++i) {
-            out.write_pair(8 * (first + i) + 2 * t, acc[mf][first + i][2 * r],
-                           acc[mf][first + i][2 * r + 1], values[i]);
+            before[i] = chunk == 0               ? make_float2(0.0f, 0.0f)
+                        : kShape == Shape::small ? out.load(8 * (first + i) + 2 * t)
+                                                 : kept(slot + i);
+          }
+#pragma unroll
+          for (int i = 0; i < 8; ++i) {
+            const int column = 8 * (first + i) + 2 * t;
+            const float2 value = out.value(column, acc[mf][first + i][2 * r],
+                                           acc[mf][first + i][2 * r + 1], before[i]);
+            if (kShape == Shape::small || last) {
+              out.store(column, value);
+            } else {
+              kept(slot + i) = value;
+            }
           }
         }
       }
@@ -322,44 +356,58 @@ struct Gemm {
   }
 };
 
-template <int kWords, bool kSigned>
-__global__ void __launch_bounds__(kThreads, 2)
+template <int kWords, bool kSigned, Shape kShape>
+__global__ void __launch_bounds__(Block<kWords, kShape>::kThreads,
+                                  Block<kWords, kShape>::kPerMultiprocessor)
     gemm(const __grid_constant__ GemmProblem p, const uint8_t* workspace, int64_t first_tile) {
   extern __shared__ __align__(16) uint8_t shared[];
   const int64_t tile = first_tile + blockIdx.y, tiles = (p.m + kTile - 1) / kTile;
   const int64_t stages = p.a_layout.stages * Pattern<kWords>::kStagesPerPosition;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  Gemm<kWords, kSigned> task{p,
-                             shared,
-                             workspace + blockIdx.y * stages * BStage<kWords>::kBytes,
-                             tile / tiles,
-                             int64_t{blockIdx.x} * kTile,
-                             tile % tiles * kTile,
-                             stages,
-                             warp * kWarpRows,
-                             lane / 4,
-                             lane % 4};
+  Gemm<kWords, kSigned, kShape> task{p,
+                                     shared,
+                                     workspace + blockIdx.y * stages * BStage<kWords>::kBytes,
+                                     tile / tiles,
+                                     int64_t{blockIdx.x} * Block<kWords, kShape>::kRows,
+                                     tile % tiles * kTile,
+                                     stages,
+                                     warp * kWarpRows,
+                                     lane / 4,
+                                     lane % 4};
   task.run();
 }
 
 template <int kWords>
 struct Launch {
-  static constexpr int kShared = Shared<kWords>::kBytes;
+  static constexpr int kLeastShared = Block<kWords, Shape::small>::kShared;
   static int64_t tile_bytes(const GemmProblem& p) {
     return p.b_layout.stages * Pattern<kWords>::kStagesPerPosition * BStage<kWords>::kBytes;
   }
+  template <bool kSigned, Shape kShape>
+  static void multiply(const GemmProblem& p, const uint8_t* bits, int64_t first, int64_t count,
+                       cudaStream_t stream) {
+    using B = Block<kWords, kShape>;
+    const auto kernel = gemm<kWords, kSigned, kShape>;
+    cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, B::kShared);
+    const dim3 grid(static_cast<unsigned>((p.n + B::kRows - 1) / B::kRows),
+                    static_cast<unsigned>(count));
+    kernel<<<grid, B::kThreads, B::kShared, stream>>>(p, bits, first);
+  }
   template <bool kSigned>
   static void run(const GemmProblem& p, void* workspace, int64_t first, int64_t count,
-                  cudaStream_t stream) {
+                  int shared_memory, cudaStream_t stream) {
     auto* bits = static_cast<uint8_t*>(workspace);
     const auto stages =
         static_cast<unsigned>(p.b_layout.stages * Pattern<kWords>::kStagesPerPosition);
     expand<kWords, kSigned>
         <<<dim3(stages, static_cast<unsigned>(count)), kExpandThreads, 0, stream>>>(p, bits, first);
-    const auto kernel = gemm<kWords, kSigned>;
-    cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared);
-    const dim3 grid(static_cast<unsigned>((p.n + kTile - 1) / kTile), static_cast<unsigned>(count));
-    kernel<<<grid, kThreads, kShared, stream>>>(p, bits, first);
+    if constexpr (kSigned) {
+      using B = Block<kWords, Shape::chunk_sums>;
+      if (p.chunks > 1 && p.n > B::kRows / 2 && B::kShared <= shared_memory) {
+        return multiply<kSigned, Shape::chunk_sums>(p, bits, first, count, stream);
+      }
+    }
+    multiply<kSigned, Shape::small>(p, bits, first, count, stream);
   }
 };
 
@@ -394,7 +442,7 @@ std::string mma_b1_refuses(const GemmProblem& p, int shared_memory) {
   return with_words(p.tables.words, [&](auto launch) -> std::string {
     using L = decltype(launch);
     if (p.tables.b_bits == nullptr) return "the bit tables of this config do not fit in memory";
-    if (L::kShared > shared_memory) return "it needs more shared memory than a block has here";
+    if (L::kLeastShared > shared_memory) return "it needs more shared memory than a block has here";
     if (L::tile_bytes(p) > kMostTileBytes) return "b's bits of one tile exceed 512 MiB";
     if (p.chunk * p.tables.length >= (int64_t{1} << 31)) return "sums need more than 32 bits";
     return "";
@@ -411,13 +459,13 @@ int64_t mma_b1_workspace(const GemmProblem& p, int64_t tiles) {
 int mma_b1_positions(int words) { return words < 64 ? 64 / words : 1; }
 
 void mma_b1_gemm(const GemmProblem& p, void* workspace, int64_t first, int64_t count,
-                 cudaStream_t stream) {
+                 int shared_memory, cudaStream_t stream) {
   with_words(p.tables.words, [&](auto launch) {
     using L = decltype(launch);
     if (p.unipolar) {
-      L::template run<false>(p, workspace, first, count, stream);
+      L::template run<false>(p, workspace, first, count, shared_memory, stream);
     } else {
-      L::template run<true>(p, workspace, first, count, stream);
+      L::template run<true>(p, workspace, first, count, shared_memory, stream);
     }
   });
 }

@@ -18,7 +18,7 @@ int64_t mma_b1_tiles(const GemmProblem& problem);
 /// One slab: expands b's bits of tiles [first, first + count) into `workspace` (16-byte aligned)
 /// and multiplies. Two launches.
 void mma_b1_gemm(const GemmProblem& problem, void* workspace, int64_t first, int64_t count,
-                 cudaStream_t stream);
+                 int shared_memory, cudaStream_t stream);
 
 /// Positions per stage that operands must be laid out with.
 int mma_b1_positions(int words);

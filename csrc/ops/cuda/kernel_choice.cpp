@@ -29,12 +29,14 @@ void force_kernel(const std::string& name) {
 
 std::string forced_kernel() { return kNames[static_cast<size_t>(forced.load())]; }
 
+int shared_memory_per_block() {
+  return static_cast<int>(at::cuda::getCurrentDeviceProperties()->sharedMemPerBlockOptin);
+}
+
 Kernel choose_kernel(const GemmProblem& problem) {
   const Kernel wanted = forced.load(std::memory_order_relaxed);
   if (wanted == Kernel::plain) return Kernel::plain;
-  const int shared_memory =
-      static_cast<int>(at::cuda::getCurrentDeviceProperties()->sharedMemPerBlockOptin);
-  const std::string why = mma_b1_refuses(problem, shared_memory);
+  const std::string why = mma_b1_refuses(problem, shared_memory_per_block());
   require(wanted == Kernel::automatic || why.empty(),
           "sc_matmul: kernel mma_b1 cannot run this: ", why);
   return why.empty() ? Kernel::mma_b1 : Kernel::plain;

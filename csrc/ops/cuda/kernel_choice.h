@@ -15,6 +15,9 @@ std::vector<std::string> kernel_names();  // without "auto"
 void force_kernel(const std::string& name);
 std::string forced_kernel();
 
+/// Bytes of shared memory that a block can have on the current device.
+int shared_memory_per_block();
+
 /// The kernel for `problem` on the current device; a forced one that refuses is a ValueError.
 Kernel choose_kernel(const GemmProblem& problem);
 

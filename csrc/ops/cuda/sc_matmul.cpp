@@ -99,7 +99,8 @@ void run_gemm(const GemmProblem& p, const at::Tensor& like, cudaStream_t stream)
     const at::Tensor slab =
         at::empty({mma_b1_workspace(p, per_slab)}, like.options().dtype(at::kByte));
     for (int64_t first = 0; first < tiles; first += per_slab) {
-      mma_b1_gemm(p, slab.mutable_data_ptr(), first, std::min(per_slab, tiles - first), stream);
+      mma_b1_gemm(p, slab.mutable_data_ptr(), first, std::min(per_slab, tiles - first),
+                  shared_memory_per_block(), stream);
     }
   }
   C10_CUDA_KERNEL_LAUNCH_CHECK();

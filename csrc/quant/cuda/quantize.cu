@@ -90,9 +90,12 @@ struct Range {
   __device__ static float from_ordered(uint32_t key) {
     return __uint_as_float(key & 0x80000000u ? key & 0x7fffffffu : ~key);
   }
-  __device__ void add(float x) {
+  __device__ void add(float x, bool unipolar) {
+    magnitude = max(magnitude, __float_as_uint(x) & 0x7fffffffu);
+    if (!unipolar) return;  // |x| is enough
     const uint32_t key = ordered(x);
-    merge({__float_as_uint(x) & 0x7fffffffu, key, ~key});
+    most = max(most, key);
+    least = max(least, ~key);
   }
   __device__ void merge(const Range& o) {
     magnitude = max(magnitude, o.magnitude);
@@ -108,8 +111,12 @@ struct Range {
 };
 
 template <int kGroup>
-__device__ Range reduce(Range range) {
+__device__ Range reduce(Range range, bool unipolar) {
   for (int step = 16; step > 0; step /= 2) {
+    if (!unipolar) {
+      range.magnitude = max(range.magnitude, __shfl_xor_sync(~0u, range.magnitude, step));
+      continue;
+    }
     range.merge({__shfl_xor_sync(~0u, range.magnitude, step),
                  __shfl_xor_sync(~0u, range.most, step), __shfl_xor_sync(~0u, range.least, step)});
   }
@@ -227,12 +234,13 @@ __device__ void quantize_segment(const QuantizeArgs& q, uint32_t index, float* c
   } else {
     for (int j = 0; j < kept; ++j) cached[j * kThreads] = s.value(lane + j * kGroup);
   }
+  const bool unipolar = q.scheme.unipolar;
   Affine affine = q.argument;
   if (q.range_from == RangeFrom::segment) {
     Range range;
-    for (int j = 0; j < kept; ++j) range.add(cached[j * kThreads]);
-    for (int64_t j = kept; j < mine; ++j) range.add(s.value(lane + j * kGroup));
-    affine = reduce<kGroup>(range).affine(q.scheme);
+    for (int j = 0; j < kept; ++j) range.add(cached[j * kThreads], unipolar);
+    for (int64_t j = kept; j < mine; ++j) range.add(s.value(lane + j * kGroup), unipolar);
+    affine = reduce<kGroup>(range, unipolar).affine(q.scheme);
   } else if (q.range_from == RangeFrom::keys) {
     const uint32_t* keys = s.keys();
     affine = Range{keys[0], keys[1], keys[2]}.affine(q.scheme);
@@ -263,8 +271,9 @@ template <int kGroup>
 __device__ void range_of_segment(const QuantizeArgs& q, uint32_t index) {
   const Segment s(q, index);
   Range range;
-  for (int64_t i = threadIdx.x % kGroup; i < s.count; i += kGroup) range.add(s.value(i));
-  range = reduce<kGroup>(range);
+  for (int64_t i = threadIdx.x % kGroup; i < s.count; i += kGroup)
+    range.add(s.value(i), q.scheme.unipolar);
+  range = reduce<kGroup>(range, q.scheme.unipolar);
   if (threadIdx.x % kGroup == 0) {
     uint32_t* keys = s.keys();
     atomicMax(keys, range.magnitude);

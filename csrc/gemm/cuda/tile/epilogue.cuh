@@ -55,17 +55,19 @@ struct OutputTile {
   const GemmProblem& p;
   int64_t batch, chunk, first_column, columns;  // columns that exist
   const float* b_scale;                         // of the first column
-  bool paired;                                  // scaled outputs in aligned pairs: the fast way
+  bool scaled;                                  // (S * c) * (scale_a * scale_b): the usual kinds
+  bool paired;                                  // pairs of outputs and scales are aligned
 
   __device__ OutputTile(const GemmProblem& problem, int64_t batch_, int64_t chunk_, int64_t first)
       : p(problem), batch(batch_), chunk(chunk_), first_column(first), columns(problem.m - first) {
     b_scale = p.dequantizer.b_scale + (batch * p.chunks + chunk) * p.m + first;
     const Epilogue kind = p.dequantizer.kind;
-    paired = p.m % 2 == 0 && (kind == Epilogue::row || kind == Epilogue::chunk);
+    scaled = kind == Epilogue::row || kind == Epilogue::chunk;
+    paired = p.m % 2 == 0;
   }
 };
 
-/// One row of it.
+/// One row of it; `column` is even and stands for the pair (column, column + 1).
 struct OutputRow {
   const OutputTile& tile;
   int64_t row;
@@ -79,35 +81,44 @@ struct OutputRow {
     a_scale = p.dequantizer.a_scale[a_row * p.chunks + tile.chunk];
   }
 
-  /// What outputs `column` and column + 1 (column is even) are added to.
-  __device__ float2 before(int column) const {
-    if (!tile.paired || tile.chunk == 0 || column >= tile.columns) return make_float2(0.0f, 0.0f);
-    return *reinterpret_cast<const float2*>(y + column);
+  __device__ float2 pair_at(const float* values, int column) const {
+    if (tile.paired && column < tile.columns) {
+      return *reinterpret_cast<const float2*>(values + column);
+    }
+    return make_float2(column < tile.columns ? values[column] : 0.0f,
+                       column + 1 < tile.columns ? values[column + 1] : 0.0f);
+  }
+  __device__ float2 load(int column) const { return pair_at(y, column); }
+  __device__ void store(int column, float2 value) const {
+    if (tile.paired && column < tile.columns) {
+      *reinterpret_cast<float2*>(y + column) = value;
+    } else {
+      if (column < tile.columns) y[column] = value.x;
+      if (column + 1 < tile.columns) y[column + 1] = value.y;
+    }
   }
 
-  /// Writes the pair, given before(column).
+  /// The pair's outputs where the tile is `scaled`: chunks add to `before`.
   template <typename Sum>
-  __device__ void write_pair(int column, Sum first, Sum second, float2 before) const {
-    const GemmProblem& p = tile.p;
-    if (column >= tile.columns) return;
-    if (!tile.paired) {
-      const int64_t at = tile.first_column + column;
-      write_output(p, tile.batch, row, at, tile.chunk, first);
-      if (column + 1 < tile.columns) write_output(p, tile.batch, row, at + 1, tile.chunk, second);
-      return;
-    }
-    const float2 b = __ldg(reinterpret_cast<const float2*>(tile.b_scale + column));
-    float2 value = {scaled_value(first, b.x), scaled_value(second, b.y)};
-    if (p.dequantizer.kind == Epilogue::chunk) {
-      value = {f32_add(before.x, value.x), f32_add(before.y, value.y)};
-    }
-    *reinterpret_cast<float2*>(y + column) = value;
+  __device__ float2 value(int column, Sum first, Sum second, float2 before) const {
+    const float2 scale = pair_at(tile.b_scale, column);
+    const float2 added = {scaled(first, scale.x), scaled(second, scale.y)};
+    if (tile.p.dequantizer.kind == Epilogue::row) return added;
+    return {f32_add(before.x, added.x), f32_add(before.y, added.y)};
+  }
+  template <typename Sum>
+  __device__ float scaled(Sum sum, float scale) const {
+    return f32_mul(f32_mul(static_cast<float>(sum), tile.p.dequantizer.c), f32_mul(a_scale, scale));
   }
 
+  /// The other kinds, straight to the output.
   template <typename Sum>
-  __device__ float scaled_value(Sum sum, float b_scale) const {
-    return f32_mul(f32_mul(static_cast<float>(sum), tile.p.dequantizer.c),
-                   f32_mul(a_scale, b_scale));
+  __device__ void write_unscaled(int column, Sum first, Sum second) const {
+    const int64_t at = tile.first_column + column;
+    if (column < tile.columns) write_output(tile.p, tile.batch, row, at, tile.chunk, first);
+    if (column + 1 < tile.columns) {
+      write_output(tile.p, tile.batch, row, at + 1, tile.chunk, second);
+    }
   }
 };
 
