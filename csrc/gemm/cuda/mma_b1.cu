@@ -4,6 +4,13 @@
 #include "gemm/cuda/ptx/mma_b1.cuh"
 #include "gemm/cuda/tile/epilogue.cuh"
 
+// From sm_100 on b1 products are emulated and slow to compile: other kernels run there.
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ < 1000
+#define SCMP_HAS_B1 1
+#else
+#define SCMP_HAS_B1 0
+#endif
+
 namespace scmp::cuda {
 namespace {
 
@@ -52,6 +59,7 @@ __device__ __forceinline__ int64_t position_of_stage(const GemmProblem& p, int p
 template <int kWords, bool kSigned>
 __global__ void __launch_bounds__(kExpandThreads)
     expand(const __grid_constant__ GemmProblem p, uint8_t* workspace, int64_t first_tile) {
+#if SCMP_HAS_B1
   using P = Pattern<kWords>;
   constexpr int kGroup = kWords < 4 ? kWords : 4;  // words of one position read together
   const DeviceTables& t = p.tables;
@@ -131,6 +139,7 @@ __global__ void __launch_bounds__(kExpandThreads)
       terms[i] = bytes(v[4 * i], v[4 * i + 1], v[4 * i + 2], v[4 * i + 3]);
     }
   }
+#endif
 }
 
 template <int kWords, bool kSigned, Shape kShape>
@@ -360,6 +369,7 @@ template <int kWords, bool kSigned, Shape kShape>
 __global__ void __launch_bounds__(Block<kWords, kShape>::kThreads,
                                   Block<kWords, kShape>::kPerMultiprocessor)
     gemm(const __grid_constant__ GemmProblem p, const uint8_t* workspace, int64_t first_tile) {
+#if SCMP_HAS_B1
   extern __shared__ __align__(16) uint8_t shared[];
   const int64_t tile = first_tile + blockIdx.y, tiles = (p.m + kTile - 1) / kTile;
   const int64_t stages = p.a_layout.stages * Pattern<kWords>::kStagesPerPosition;
@@ -375,6 +385,7 @@ __global__ void __launch_bounds__(Block<kWords, kShape>::kThreads,
                                      lane / 4,
                                      lane % 4};
   task.run();
+#endif
 }
 
 template <int kWords>
@@ -401,7 +412,7 @@ struct Launch {
         static_cast<unsigned>(p.b_layout.stages * Pattern<kWords>::kStagesPerPosition);
     expand<kWords, kSigned>
         <<<dim3(stages, static_cast<unsigned>(count)), kExpandThreads, 0, stream>>>(p, bits, first);
-    if constexpr (kSigned) {
+    if constexpr (kSigned && (kWords == 2 || kWords == 4 || kWords == 8)) {
       using B = Block<kWords, Shape::chunk_sums>;
       if (p.chunks > 1 && p.n > B::kRows / 2 && B::kShared <= shared_memory) {
         return multiply<kSigned, Shape::chunk_sums>(p, bits, first, count, stream);
@@ -415,20 +426,14 @@ struct Launch {
 template <typename Visit>
 auto with_words(int words, const Visit& visit) {
   switch (words) {
-    case 1:
-      return visit(Launch<1>{});
     case 2:
       return visit(Launch<2>{});
     case 4:
       return visit(Launch<4>{});
     case 8:
       return visit(Launch<8>{});
-    case 16:
-      return visit(Launch<16>{});
     case 32:
       return visit(Launch<32>{});
-    case 64:
-      return visit(Launch<64>{});
     default:
       return visit(Launch<128>{});
   }
@@ -438,7 +443,9 @@ constexpr int64_t kMostTileBytes = int64_t{512} << 20;
 
 }  // namespace
 
-std::string mma_b1_refuses(const GemmProblem& p, int shared_memory) {
+std::string mma_b1_refuses(const GemmProblem& p, int major, int shared_memory) {
+  if (major < 8) return "it needs compute capability 8.0";
+  if (major >= 10) return "b1 products are emulated from compute capability 10.0 on";
   return with_words(p.tables.words, [&](auto launch) -> std::string {
     using L = decltype(launch);
     if (p.tables.b_bits == nullptr) return "the bit tables of this config do not fit in memory";

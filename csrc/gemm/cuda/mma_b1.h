@@ -7,9 +7,9 @@
 
 namespace scmp::cuda {
 
-/// Empty when the kernel can run the problem on a device with this much shared memory per block;
-/// else why not.
-std::string mma_b1_refuses(const GemmProblem& problem, int shared_memory);
+/// Empty when the kernel can run the problem on a device of compute capability `major` with this
+/// much shared memory per block; else why not.
+std::string mma_b1_refuses(const GemmProblem& problem, int major, int shared_memory);
 
 /// Bytes of workspace that hold b's bits of `tiles` tiles of 128 columns.
 int64_t mma_b1_workspace(const GemmProblem& problem, int64_t tiles);

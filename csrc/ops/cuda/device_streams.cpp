@@ -36,10 +36,12 @@ class Image {
   std::vector<char> bytes_;
 };
 
+// Words per bit pattern: one of the sizes that the gemm kernels are built for.
 int words_for(int length) {
-  int words = 1;
-  while (words * 32 < length) words *= 2;
-  return words;
+  for (int words : {2, 4, 8, 32}) {
+    if (length <= 32 * words) return words;
+  }
+  return 128;
 }
 
 void fill_bits(const StreamSet& streams, int64_t lane, int words, uint32_t* bits) {
