@@ -181,7 +181,7 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the results here")
     args = parser.parse_args()
     if args.device == "cuda":
-        parser.error("--device cuda: scmp_kernels has no CUDA kernels yet, use --device cpu")
+        parser.error("--device cuda is not timed yet, use --device cpu")
     for name in ("threads", "repeat"):
         value = getattr(args, name)
         if value is not None and value < 1:

@@ -182,6 +182,12 @@ class Result:
     seconds: float
 
 
+def finished(y):
+    """Wait until `y` is computed, wherever that is."""
+    if y.is_cuda:
+        torch.cuda.synchronize(y.device)
+
+
 @torch.inference_mode()
 def evaluate(model, images, labels, matmuls, rounds=7):
     """Run the test set with every product of `matmuls` (the first: float32); a Result for each.
@@ -190,6 +196,7 @@ def evaluate(model, images, labels, matmuls, rounds=7):
     """
     model.eval()
     logits = [model(images, matmul) for matmul in matmuls]  # also builds tables
+    finished(logits[-1])
     seconds = [[] for _ in matmuls]
     with tqdm(total=rounds * len(matmuls), desc="evaluating", unit="run") as bar:
         for _ in range(rounds):
@@ -197,7 +204,7 @@ def evaluate(model, images, labels, matmuls, rounds=7):
                 bar.set_postfix(length=matmul.name)
                 matmul.macs = 0
                 start = time.perf_counter()
-                model(images, matmul)
+                finished(model(images, matmul))
                 times.append(time.perf_counter() - start)
                 bar.update()
     return [
@@ -254,6 +261,11 @@ def main():
     parser.add_argument("--epochs", type=int, default=60, help="training epochs (default: 60)")
     parser.add_argument("--seed", type=int, default=0, help="of split, weights and training")
     parser.add_argument("--quick", action="store_true", help="8 epochs, timed once: for CI")
+    parser.add_argument(
+        "--device",
+        default="cuda" if torch.cuda.is_available() else "cpu",
+        help="where to evaluate (default: the GPU when there is one); training is on the CPU",
+    )
     args = parser.parse_args()
 
     torch.manual_seed(args.seed)
@@ -261,8 +273,10 @@ def main():
     model = DigitsTransformer()
     train(model, train_x, train_y, epochs=8 if args.quick else args.epochs)
     matmuls = [FloatMatmul(), *(StochasticMatmul(length) for length in LENGTHS)]
+    model, test_x, test_y = (x.to(args.device) for x in (model, test_x, test_y))
     results = evaluate(model, test_x, test_y, matmuls, rounds=1 if args.quick else 7)
-    print(f"{len(test_x)} test images, sc_prec={SC_PREC}, {torch.get_num_threads()} threads")
+    where = args.device if args.device != "cpu" else f"{torch.get_num_threads()} threads"
+    print(f"{len(test_x)} test images, sc_prec={SC_PREC}, {where}")
     print_table(results)
     draw(results, args.output)
     print(f"picture: {args.output}")

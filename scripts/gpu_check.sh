@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
 # Checks a carried build on a machine with a GPU and no network: builds the Python module there (the
 # operator library is carried: scmp_kernels/libscmp_kernels.so and _built_with.py), runs the tests on
-# CUDA, compute-sanitizer on a small set, and the benchmark.
+# CUDA and compute-sanitizer on a small set.
 #
-#   SCMP_GOLDEN=folder scripts/gpu_check.sh [tests|sanitizer|benchmark ...]     (default: all)
+#   SCMP_GOLDEN=folder scripts/gpu_check.sh [tests|sanitizer ...]     (default: all)
 set -uo pipefail
 cd "$(dirname "$0")/.."
 : "${SCMP_GOLDEN:?set it to a copy of the golden files}"
 [ -f "$SCMP_GOLDEN/sc_matmul_public.npz" ] || { echo "no golden files in $SCMP_GOLDEN"; exit 1; }
 [ -f scmp_kernels/libscmp_kernels.so ] || { echo "carry scmp_kernels/libscmp_kernels.so"; exit 1; }
 export SCMP_GOLDEN PYTHONPATH=. PYTHONUNBUFFERED=1
-steps=${*:-tests sanitizer benchmark}
+steps=${*:-tests sanitizer}
 
 torch=$(python3 -c 'import os, torch; print(os.path.dirname(torch.__file__))')
 python=$(python3 -c 'import sysconfig; print(sysconfig.get_paths()["include"])')
@@ -41,9 +41,6 @@ for part in $steps; do
         step "compute-sanitizer $tool" timeout 300 compute-sanitizer --tool $tool \
           --error-exitcode 1 --print-limit 5 python3 scripts/gpu_small.py || failed=1
       done
-      ;;
-    benchmark)
-      step "benchmark" python3 benchmarks/bench_matmul.py --device cuda || failed=1
       ;;
     *)
       echo "unknown step $part"

@@ -1,4 +1,4 @@
-// Single IEEE float32 operations, never contracted: what SPEC-exact arithmetic is written with.
+// Single IEEE float32 operations, never contracted: what exact arithmetic is written with.
 // Host files are compiled with -ffp-contract=off; device code uses the intrinsics that never fuse.
 // Always inlined: files built for a newer CPU must leave no shared copy behind for the linker to
 // pick.

@@ -50,10 +50,10 @@ std::vector<std::string> available_cpu_kernels() {
 
 void force_cpu_kernel(const std::string& name) {
   const auto it = std::find(kNames.begin(), kNames.end(), name);
-  require(it != kNames.end(), "force_cpu_kernel: name must be one of auto, reference, scalar, ",
+  require(it != kNames.end(), "set_cpu_kernel: name must be one of auto, reference, scalar, ",
           "avx2, avx512, got '", name, "'");
   const auto kernel = static_cast<CpuKernel>(it - kNames.begin());
-  require(runs_here(kernel), "force_cpu_kernel: this machine cannot run '", name, "'");
+  require(runs_here(kernel), "set_cpu_kernel: this machine cannot run '", name, "'");
   forced = kernel;
 }
 

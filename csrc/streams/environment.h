@@ -1,4 +1,4 @@
-// The scramble settings that SPEC-compatible callers steer through environment variables.
+// The scramble settings, which callers steer through environment variables.
 #pragma once
 
 #include <cstdint>
