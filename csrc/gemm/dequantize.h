@@ -34,6 +34,11 @@ struct Dequantizer {
   const float* b_sum = nullptr;    // (batches * m,)
 };
 
+/// (S * c) * (scale_a * scale_b): the row and chunk kinds.
+SCMP_HOST_DEVICE float scaled_value(float sum, float c, float a_scale, float b_scale) {
+  return f32_mul(f32_mul(sum, c), f32_mul(a_scale, b_scale));
+}
+
 SCMP_HOST_DEVICE float unipolar_value(float sum, float c, float a_zero, float b_zero, float a_sum,
                                       float b_sum, float zero_product, float scale) {
   const float cross = f32_sub(f32_mul(-b_zero, a_sum), f32_mul(a_zero, b_sum));
@@ -53,7 +58,7 @@ static inline void dequantize_row(const Dequantizer& q, const Sum* sums, int64_t
   switch (q.kind) {
     case Epilogue::row:
       for (int64_t i = 0; i < count; ++i) {
-        y[i] = f32_mul(f32_mul(static_cast<float>(sums[i]), c), f32_mul(a_scale, b_scale[i]));
+        y[i] = scaled_value(static_cast<float>(sums[i]), c, a_scale, b_scale[i]);
       }
       break;
     case Epilogue::head:
@@ -64,8 +69,7 @@ static inline void dequantize_row(const Dequantizer& q, const Sum* sums, int64_t
     case Epilogue::chunk:
       for (int64_t i = 0; i < count; ++i) {
         const float before = chunk == 0 ? 0.0f : y[i];
-        y[i] = f32_add(
-            before, f32_mul(f32_mul(static_cast<float>(sums[i]), c), f32_mul(a_scale, b_scale[i])));
+        y[i] = f32_add(before, scaled_value(static_cast<float>(sums[i]), c, a_scale, b_scale[i]));
       }
       break;
     case Epilogue::tensor:

@@ -46,10 +46,6 @@ Affine affine_of(const QuantScheme& scheme, const Range& range) {
   return range.finite ? make_affine(scheme, range.low, range.high) : nonfinite_affine();
 }
 
-int64_t chunk_count(int64_t dim, int64_t chunk) {
-  return chunk > 0 ? std::max<int64_t>(1, (dim + chunk - 1) / chunk) : 1;
-}
-
 // The end of the rows that share a range with `row`, which is the first of them.
 int64_t group_end(const Source& source, const Grouping& grouping, int64_t row) {
   switch (grouping.kind) {
@@ -64,11 +60,6 @@ int64_t group_end(const Source& source, const Grouping& grouping, int64_t row) {
   }
 }
 
-bool one_row_groups(const Source& source, const Grouping& grouping) {
-  return grouping.kind == Grouping::Kind::row_groups &&
-         (grouping.rows_per_group == 1 || source.rows == 1);
-}
-
 // Elements a thread should have at least, so that small calls stay on one.
 constexpr int64_t kGrainElements = 1 << 15;
 
@@ -79,6 +70,15 @@ int64_t row_grain(const Source& source) {
 Buffer<float> row_buffer(const Source& source) { return Buffer<float>(source.dim + 1); }
 
 }  // namespace
+
+int64_t chunk_count(int64_t dim, int64_t chunk) {
+  return chunk > 0 ? std::max<int64_t>(1, (dim + chunk - 1) / chunk) : 1;
+}
+
+bool one_row_groups(const Source& source, const Grouping& grouping) {
+  return grouping.kind == Grouping::Kind::row_groups &&
+         (grouping.rows_per_group == 1 || source.rows == 1);
+}
 
 RowAffines find_affines(const Source& source, const QuantScheme& scheme, const Grouping& grouping,
                         const ParallelFor& parallel) {

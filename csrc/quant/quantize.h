@@ -19,6 +19,10 @@ struct Grouping {
   int64_t chunk = 0;           // > 0: one range per chunk of this many columns
 };
 
+/// Ranges per row: how many chunks a row of `dim` columns has, and whether every row is a group.
+int64_t chunk_count(int64_t dim, int64_t chunk);
+bool one_row_groups(const Source& source, const Grouping& grouping);
+
 /// The affine map of every row (and chunk), shape (batches * rows, chunks).
 struct RowAffines {
   int64_t chunks = 1;

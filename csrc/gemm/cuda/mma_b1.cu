@@ -1,3 +1,4 @@
+#include "gemm/cuda/lanes.cuh"
 #include "gemm/cuda/mma/patterns.cuh"
 #include "gemm/cuda/mma_b1.h"
 #include "gemm/cuda/ptx/cp_async.cuh"
@@ -47,14 +48,6 @@ struct Block {
   static constexpr int kPerMultiprocessor = kShape == Shape::small ? 2 : 1;
 };
 
-__device__ __forceinline__ int64_t position_of_stage(const GemmProblem& p, int positions,
-                                                     int per_position, int64_t stage,
-                                                     int64_t& chunk) {
-  const int64_t per_chunk = p.b_layout.stages_per_chunk * per_position;
-  chunk = stage / per_chunk;
-  return stage % per_chunk / per_position * positions;
-}
-
 // b's codes to bit patterns and terms, in the order that the gemm reads them.
 template <int kWords, bool kSigned>
 __global__ void __launch_bounds__(kExpandThreads)
@@ -67,21 +60,20 @@ __global__ void __launch_bounds__(kExpandThreads)
   const int64_t stage = blockIdx.x;
   const int64_t tile = first_tile + blockIdx.y, tiles = (p.m + kTile - 1) / kTile;
   const int64_t batch = tile / tiles, first_column = tile % tiles * kTile;
-  int64_t chunk;
-  const int64_t first = position_of_stage(p, P::kPositions, P::kStagesPerPosition, stage, chunk);
+  const int64_t code_stage = stage / P::kStagesPerPosition;
+  const int64_t first = code_stage % p.b_layout.stages_per_chunk * P::kPositions;  // in its chunk
   const int half = static_cast<int>(stage % P::kStagesPerPosition);
-  const int64_t code_stage = batch * p.b_layout.stages + stage / P::kStagesPerPosition;
+  const int16_t* codes =
+      p.b_codes + (batch * p.b_layout.stages + code_stage) * p.b_layout.rows_padded * P::kPositions;
   uint8_t* out = workspace + (blockIdx.y * stages + stage) * BStage<kWords>::kBytes;
 
   const auto code_of = [&](int64_t column, int i) -> int {
     if (column >= p.m) return 0;
-    return p.b_codes[(code_stage * p.b_layout.rows_padded + column) * P::kPositions + i];
+    return codes[column * P::kPositions + i];
   };
   const auto lane_of = [&](int i) -> int64_t {
-    const auto position = static_cast<uint32_t>(first + i), lanes = static_cast<uint32_t>(t.lanes);
-    if (position >= p.chunk) return 0;  // padding: its codes are 0
-    if (t.lane_of) return t.lane_of[position];
-    return (lanes & (lanes - 1)) == 0 ? position & (lanes - 1) : position % lanes;
+    if (first + i >= p.chunk) return 0;  // padding: its codes are 0
+    return lane_of_position(t.lane_of, t.lanes, first + i);
   };
 
   for (int task = threadIdx.x; task < kPairs * kTile * 4; task += kExpandThreads) {

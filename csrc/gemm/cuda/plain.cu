@@ -1,3 +1,4 @@
+#include "gemm/cuda/lanes.cuh"
 #include "gemm/cuda/plain.h"
 #include "gemm/cuda/tile/epilogue.cuh"
 
@@ -23,7 +24,7 @@ __global__ void __launch_bounds__(kThreads) plain(const __grid_constant__ GemmPr
     for (int64_t d = 0; d < count; ++d) {
       const int k = code_at(p.a_cycles, p.a_layout, batch, chunk, row, d);
       const int code = code_at(p.b_codes, p.b_layout, batch, chunk, column, d);
-      const uint16_t* values = t.b_values + (t.lane_of ? t.lane_of[d] : d % t.lanes) * t.length;
+      const uint16_t* values = t.b_values + lane_of_position(t.lane_of, t.lanes, d) * t.length;
       int ones = 0;
       for (int cycle = 0; cycle < abs(k); ++cycle) ones += values[cycle] < abs(code);
       sum += (k < 0) != (code < 0) ? -ones : ones;

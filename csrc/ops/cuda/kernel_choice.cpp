@@ -38,8 +38,7 @@ Kernel choose_kernel(const GemmProblem& problem) {
   if (wanted == Kernel::plain) return Kernel::plain;
   const std::string why = mma_b1_refuses(problem, at::cuda::getCurrentDeviceProperties()->major,
                                          shared_memory_per_block());
-  require(wanted == Kernel::automatic || why.empty(),
-          "sc_matmul: kernel mma_b1 cannot run this: ", why);
+  require(wanted == Kernel::automatic || why.empty(), "kernel mma_b1 cannot run this: ", why);
   return why.empty() ? Kernel::mma_b1 : Kernel::plain;
 }
 

@@ -12,10 +12,8 @@ QuantizeArgs operand_args(const at::Tensor& x, const QuantScheme& scheme, const 
   args.rows_per_group = grouping.rows_per_group;
   args.group_kind = static_cast<int>(grouping.kind);
   args.chunk = grouping.chunk > 0 ? grouping.chunk : args.source.dim;
-  args.chunks = grouping.chunk > 0 ? (args.source.dim + args.chunk - 1) / args.chunk : 1;
-  const bool single = grouping.kind == Grouping::Kind::row_groups &&
-                      (grouping.rows_per_group == 1 || args.source.rows == 1);
-  args.range_from = single ? RangeFrom::segment : RangeFrom::keys;
+  args.chunks = chunk_count(args.source.dim, grouping.chunk);
+  args.range_from = one_row_groups(args.source, grouping) ? RangeFrom::segment : RangeFrom::keys;
   args.levels = levels;
   if (levels > 0) {
     const BoundaryMap boundary(scheme.qmax, levels);

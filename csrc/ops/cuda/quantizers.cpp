@@ -7,6 +7,7 @@
 #include <torch/library.h>
 
 #include "ops/cuda/operand.h"
+#include "ops/value_error.h"
 #include "quant/affine.h"
 
 namespace scmp::cuda {
@@ -31,9 +32,11 @@ void run(const at::Tensor& x, QuantizeArgs& args) {
     workspace.allocate(x);
     args.range_keys = workspace.at<uint32_t>(keys);
     C10_CUDA_CHECK(cudaMemsetAsync(args.range_keys, 0, bytes, stream));
-    find_ranges(&args, 1, stream);
   }
-  quantize(&args, 1, stream);
+  with_value_errors("quantize", [&] {
+    if (bytes > 0) find_ranges(&args, 1, stream);
+    quantize(&args, 1, stream);
+  });
   C10_CUDA_KERNEL_LAUNCH_CHECK();
 }
 

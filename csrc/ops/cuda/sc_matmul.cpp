@@ -157,10 +157,12 @@ at::Tensor sc_matmul_cuda(const at::Tensor& a, const at::Tensor& b, c10::string_
     parts[i].point(workspace, tensor, operands[i]);
     clear_keys(operands[i], stream);
   }
-  if (operands[0].range_from == RangeFrom::keys || operands[1].range_from == RangeFrom::keys) {
-    find_ranges(operands, 2, stream);
-  }
-  quantize(operands, 2, stream);
+  with_value_errors("sc_matmul", [&] {
+    if (operands[0].range_from == RangeFrom::keys || operands[1].range_from == RangeFrom::keys) {
+      find_ranges(operands, 2, stream);
+    }
+    quantize(operands, 2, stream);
+  });
 
   GemmProblem problem;
   problem.batches = operands[0].source.batches;

@@ -2,6 +2,7 @@
 #include <cuda_fp16.h>
 
 #include "common/error.h"
+#include "gemm/cuda/lanes.cuh"
 #include "quant/affine.h"
 #include "quant/cuda/quantize.h"
 
@@ -169,11 +170,8 @@ __device__ int boundary_of(const QuantizeArgs& q, int level) {
 __device__ void write_code(const Segment& s, int64_t i, int code) {
   const QuantizeArgs& q = s.q;
   if (q.cycles != nullptr && code != 0) {
-    const auto position = static_cast<uint32_t>(i), lanes = static_cast<uint32_t>(q.lanes);
-    const uint32_t lane = q.lane_of                    ? q.lane_of[i]
-                          : (lanes & (lanes - 1)) == 0 ? position & (lanes - 1)
-                                                       : position % lanes;
-    const int cycles = q.cycles[lane * int64_t{q.levels + 1} + abs(code)];
+    const int64_t lane = lane_of_position(q.lane_of, q.lanes, i);
+    const int cycles = q.cycles[lane * (q.levels + 1) + abs(code)];
     code = code < 0 ? -cycles : cycles;
   }
   const int shift = __ffs(q.layout.positions) - 1;

@@ -15,16 +15,16 @@ __device__ __forceinline__ void write_output(const GemmProblem& p, int64_t batch
   const float s = static_cast<float>(sum);
   switch (q.kind) {
     case Epilogue::row:
-      *y = f32_mul(f32_mul(s, q.c), f32_mul(q.a_scale[a_row], q.b_scale[b_row]));
+      *y = scaled_value(s, q.c, q.a_scale[a_row], q.b_scale[b_row]);
       break;
     case Epilogue::head:
       *y = f32_mul(s, f32_mul(q.c, f32_mul(q.a_scale[a_row], q.b_scale[b_row])));
       break;
     case Epilogue::chunk: {
-      const float scale = f32_mul(q.a_scale[a_row * p.chunks + chunk],
-                                  q.b_scale[(batch * p.chunks + chunk) * p.m + column]);
+      const float a_scale = q.a_scale[a_row * p.chunks + chunk];
+      const float b_scale = q.b_scale[(batch * p.chunks + chunk) * p.m + column];
       const float before = chunk == 0 ? 0.0f : *y;
-      *y = f32_add(before, f32_mul(f32_mul(s, q.c), scale));
+      *y = f32_add(before, scaled_value(s, q.c, a_scale, b_scale));
       break;
     }
     case Epilogue::tensor: {
@@ -102,15 +102,12 @@ struct OutputRow {
   template <typename Sum>
   __device__ float2 value(int column, Sum first, Sum second, float2 before) const {
     const float2 scale = pair_at(tile.b_scale, column);
-    const float2 added = {scaled(first, scale.x), scaled(second, scale.y)};
+    const float c = tile.p.dequantizer.c;
+    const float2 added = {scaled_value(static_cast<float>(first), c, a_scale, scale.x),
+                          scaled_value(static_cast<float>(second), c, a_scale, scale.y)};
     if (tile.p.dequantizer.kind == Epilogue::row) return added;
     return {f32_add(before.x, added.x), f32_add(before.y, added.y)};
   }
-  template <typename Sum>
-  __device__ float scaled(Sum sum, float scale) const {
-    return f32_mul(f32_mul(static_cast<float>(sum), tile.p.dequantizer.c), f32_mul(a_scale, scale));
-  }
-
   /// The other kinds, straight to the output.
   template <typename Sum>
   __device__ void write_unscaled(int column, Sum first, Sum second) const {
