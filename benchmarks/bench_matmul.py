@@ -1,12 +1,14 @@
-"""Times sc_matmul on every CPU kernel that this machine can run, beside float32.
+"""Times sc_matmul on every CPU kernel that this machine can run, or on CUDA, beside float32.
 
     python benchmarks/bench_matmul.py
     python benchmarks/bench_matmul.py --case square_halved small --kernel avx512 --json out.json
+    python benchmarks/bench_matmul.py --device cuda --prepared --graph
 
-Every kernel's runs alternate with runs of `a @ b.T` in float32 on the same operands and threads;
-both columns are medians over those pairs, so load from elsewhere falls on both. Columns: time of
-the whole call, floats in and floats out; stochastic-computing multiply-accumulates per second;
-float32's time; float32's time over ours (1 would be as fast as float32).
+On the CPU, every kernel's runs alternate with runs of `a @ b.T` in float32 on the same operands
+and threads; both columns are medians over those pairs, so load from elsewhere falls on both.
+Columns: time of the whole call, floats in and floats out; stochastic-computing multiply-accumulates
+per second; float32's time; float32's time over ours (1 would be as fast as float32). The CUDA table
+is described in bench_cuda.py.
 """
 
 import argparse
@@ -15,12 +17,14 @@ import os
 import platform
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import bench_cuda
 import torch
-from shapes import Case, benchmark_cases
+from display import shown_call, shown_time
+from shapes import Case, benchmark_cases, cuda_cases
 from tqdm import tqdm
 
 import scmp_kernels
@@ -139,22 +143,6 @@ def machine() -> dict[str, object]:
     }
 
 
-def shown_time(seconds: float) -> str:
-    """Seconds with a unit that fits."""
-    for unit, scale in (("us", 1e-6), ("ms", 1e-3)):
-        if seconds < 1000 * scale:
-            return f"{seconds / scale:.3g} {unit}"
-    return f"{seconds:.3g} s"
-
-
-def shown_call(case: Case) -> str:
-    """The case as one would write the call."""
-    shape = f"{case.n}x{case.d} by {case.m}x{case.d}"
-    batch = f"{case.batch} x " if case.batch else ""
-    shown = {k: "..." if k == "config" else repr(v) for k, v in case.kwargs.items()}
-    return f"{case.name}: {batch}{shape} " + " ".join(f"{k}={v}" for k, v in shown.items())
-
-
 def shown_row(row: Row) -> str:
     """One line of the table."""
     mark = "~" if row.measured_fraction < 1 else ""
@@ -166,35 +154,47 @@ def shown_row(row: Row) -> str:
 
 
 def parse_args() -> argparse.Namespace:
-    names = [case.name for case in benchmark_cases()]
+    names = {"cpu": [c.name for c in benchmark_cases()], "cuda": [c.name for c in cuda_cases()]}
+    kernels = {"cpu": _C.cpu_kernels(), "cuda": ["auto", *_C.cuda_kernels()]}
     parser = argparse.ArgumentParser(
-        description="Time sc_matmul on every CPU kernel of this machine, beside float32.",
-        epilog="cases: " + ", ".join(names),
+        description="Time sc_matmul on every CPU kernel of this machine, or on CUDA, beside torch.",
+        epilog=f"cases on the CPU: {', '.join(names['cpu'])}; on CUDA: {', '.join(names['cuda'])}",
     )
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="default: cpu")
-    parser.add_argument("--case", nargs="+", choices=names, metavar="NAME", help="default: all")
+    parser.add_argument("--device", choices=names, default="cpu", help="default: cpu")
+    parser.add_argument("--case", nargs="+", metavar="NAME", help="default: all")
     parser.add_argument(
-        "--kernel", nargs="+", choices=_C.cpu_kernels(), help="default: all that run here"
+        "--kernel", nargs="+", metavar="NAME", help="default: all that run here; auto on CUDA"
     )
-    parser.add_argument("--threads", type=int, help="default: torch's choice")
+    parser.add_argument("--threads", type=int, help="CPU only; default: torch's choice")
     parser.add_argument("--repeat", type=int, default=21, help="most runs of each (default: 21)")
+    parser.add_argument("--prepared", action="store_true", help="CUDA: also with b prepared")
+    parser.add_argument("--graph", action="store_true", help="CUDA: also replayed in a CUDA graph")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the results here")
     args = parser.parse_args()
-    if args.device == "cuda":
-        parser.error("--device cuda is not timed yet, use --device cpu")
+    known = (("--case", args.case, names), ("--kernel", args.kernel, kernels))
+    for option, chosen, allowed in known:
+        for name in chosen or ():
+            if name not in allowed[args.device]:
+                one_of = ", ".join(allowed[args.device])
+                parser.error(f"{option} on {args.device} must be one of {one_of}, got {name!r}")
     for name in ("threads", "repeat"):
         value = getattr(args, name)
         if value is not None and value < 1:
             parser.error(f"--{name} must be at least 1, got {value}")
+    for name, device in (("threads", "cpu"), ("prepared", "cuda"), ("graph", "cuda")):
+        if getattr(args, name) and args.device != device:
+            parser.error(f"--{name} needs --device {device}, got {args.device}")
+    if args.device == "cuda" and not (torch.cuda.is_available() and _C.cuda_kernels()):
+        parser.error("--device cuda needs a GPU and a build with CUDA kernels")
     return args
 
 
-def main() -> None:
-    args = parse_args()
-    if args.threads:
-        torch.set_num_threads(args.threads)
-    cases = [case for case in benchmark_cases() if not args.case or case.name in args.case]
-    kernels = args.kernel or _C.cpu_kernels()
+def run_on_cpu(
+    cases: Sequence[Case], kernels: Sequence[str], repeat: int, threads: int | None
+) -> dict[str, object]:
+    """Measure and print everything; what the JSON report holds besides the cases."""
+    if threads:
+        torch.set_num_threads(threads)
     here = machine()
     print(
         "{cpu}, {cpus} CPUs, {threads} threads, load {load}; torch {torch}; "
@@ -208,12 +208,25 @@ def main() -> None:
             tqdm.write(shown_call(case))
             for kernel in kernels:
                 bar.set_postfix_str(f"{case.name} {kernel}")
-                rows.append(measure(case, kernel, args.repeat))
+                rows.append(measure(case, kernel, repeat))
                 tqdm.write(shown_row(rows[-1]))
                 bar.update()
+    return {"machine": here, "rows": [asdict(row) for row in rows]}
+
+
+def main() -> None:
+    args = parse_args()
+    on_cuda = args.device == "cuda"
+    every = cuda_cases() if on_cuda else benchmark_cases()
+    cases = [case for case in every if not args.case or case.name in args.case]
+    if on_cuda:
+        kernels = args.kernel or ["auto"]
+        measured = bench_cuda.run(cases, kernels, args.repeat, args.prepared, args.graph)
+    else:
+        measured = run_on_cpu(cases, args.kernel or _C.cpu_kernels(), args.repeat, args.threads)
     if args.json:
         described = [{"name": c.name, "call": shown_call(c), "macs": c.macs} for c in cases]
-        report = {"machine": here, "cases": described, "rows": [asdict(row) for row in rows]}
+        report = {"machine": measured["machine"], "cases": described, **measured}
         args.json.write_text(json.dumps(report, indent=1) + "\n")
 
 

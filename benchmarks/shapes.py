@@ -43,6 +43,7 @@ class Case:
 
 
 HALVED = {"halve_bipolar_stoc_len": True}  # L = G = 128 at the default sc_prec of 8
+UNIPOLAR_TENSOR = {"granularity": "per_tensor", "mode": "unipolar"}
 
 
 def _cases(most: int | None) -> Iterator[Case]:
@@ -70,7 +71,7 @@ def _cases(most: int | None) -> Iterator[Case]:
     yield case("attention_qk", 196, 196, 64, 48, granularity="per_head", **HALVED)
     yield case("attention_v", 196, 64, 196, 48, granularity="per_head", **HALVED)
     # The other granularities, modes, grids and sequences.
-    yield case("tensor_unipolar", 512, 512, 512, granularity="per_tensor", mode="unipolar")
+    yield case("tensor_unipolar", 512, 512, 512, **UNIPOLAR_TENSOR)
     yield case("tensor_bipolar", 512, 512, 512, granularity="per_tensor", **HALVED)
     yield case("row_unipolar", 512, 512, 512, mode="unipolar", stoc_len=128)
     yield case("grouped", 512, 512, 512, group_a=8, group_b=4, chunk_d=64, **HALVED)
@@ -91,6 +92,26 @@ def benchmark_cases() -> list[Case]:
 def test_cases() -> list[Case]:
     """The same knobs at sizes that the cycle-by-cycle reference answers at once."""
     return list(_cases(37))
+
+
+def cuda_cases() -> list[Case]:
+    """The cases to time on a GPU: layers of a language model, few rows, attention."""
+    return [
+        # A prompt against a wide layer, and what each knob does to it.
+        Case("layer", 2048, 4096, 4096, kwargs=HALVED),
+        Case("layer_chunked", 2048, 4096, 4096, kwargs={"chunk_d": 128, **HALVED}),
+        Case("layer_short", 2048, 4096, 4096, kwargs={"stoc_len": 64, **HALVED}),
+        Case("layer_full", 2048, 4096, 4096),
+        Case("layer_down_chunked", 2048, 4096, 14336, kwargs={"chunk_d": 128, **HALVED}),
+        # Too few outputs to fill the GPU with tiles: a small layer, and the decoding of tokens.
+        Case("small_layer", 128, 768, 2048, kwargs={"stoc_len": 64, "chunk_d": 128, **HALVED}),
+        Case("token", 1, 4096, 4096, kwargs=HALVED),
+        Case("tokens_8", 8, 4096, 4096, kwargs=HALVED),
+        Case("tokens_16", 16, 4096, 4096, kwargs=HALVED),
+        # Q K^T of 32 heads, and zero points.
+        Case("heads", 1024, 1024, 128, 32, {"granularity": "per_head", **HALVED}),
+        Case("tensor_unipolar", 2048, 4096, 1024, kwargs=UNIPOLAR_TENSOR),
+    ]
 
 
 test_cases.__test__ = False  # not a test itself, where pytest sees it imported

@@ -12,13 +12,16 @@ _load.load_library()
 from scmp_kernels import quant, qwt, sc, sensitivity  # noqa: E402  (the operators come first)
 from scmp_kernels._load import build_info  # noqa: E402
 from scmp_kernels.sc import clear_rng_cache, sc_matmul  # noqa: E402
+from scmp_kernels.sc.prepared import Prepared, prepare  # noqa: E402
 
 __version__ = build_info()["version"]
 
 __all__ = [
+    "Prepared",
     "__version__",
     "build_info",
     "clear_rng_cache",
+    "prepare",
     "quant",
     "qwt",
     "sc",

@@ -2,7 +2,7 @@
 
 import torch
 
-from scmp_kernels import _C, quant, sc_matmul
+from scmp_kernels import _C, prepare, quant, sc_matmul
 
 
 def main() -> None:
@@ -21,12 +21,17 @@ def main() -> None:
         {"smooth_scales": torch.rand(70) + 0.5},
     ]
     for knobs in calls:
-        expected = sc_matmul(a, b, **knobs)
         on_gpu = {k: v.cuda() if torch.is_tensor(v) else v for k, v in knobs.items()}
-        for kernel in _C.cuda_kernels():
+        for kernel in ["auto", *_C.cuda_kernels()]:
+            rows = 5 if kernel == "few_rows" else len(a)
             _C.set_cuda_kernel(kernel)
-            actual = sc_matmul(a.cuda(), b.cuda(), **on_gpu).cpu()
-            assert torch.equal(actual, expected), (kernel, knobs)
+            actual = sc_matmul(a[:rows].cuda(), b.cuda(), **on_gpu).cpu()
+            assert torch.equal(actual, sc_matmul(a[:rows], b, **knobs)), (kernel, knobs)
+    _C.set_cuda_kernel("auto")
+    for expand in (False, True):
+        prepared = prepare(b.cuda(), halve_bipolar_stoc_len=True, expand=expand)
+        actual = sc_matmul(a.cuda(), prepared).cpu()
+        assert torch.equal(actual, sc_matmul(a, b, halve_bipolar_stoc_len=True))
     heads = torch.randn(3, 5, 20)
     actual = sc_matmul(heads.cuda(), heads.cuda(), "per_head").cpu()
     assert torch.equal(actual, sc_matmul(heads, heads, "per_head"))

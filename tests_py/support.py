@@ -66,6 +66,17 @@ def forced_on_cuda(kernel):
         _C.set_cuda_kernel(before)
 
 
+def on_cuda_kernel(kernel, call):
+    """What `call` returns with a CUDA kernel forced; None where that kernel refuses the problem."""
+    with forced_on_cuda(kernel):
+        try:
+            return call()
+        except ValueError as error:
+            if f"kernel {kernel} cannot run this" not in str(error):
+                raise
+            return None
+
+
 @contextmanager
 def threads(count):
     """Let torch use `count` threads for a while."""

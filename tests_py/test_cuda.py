@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import calls, tensors
-from support import assert_same_bits, assert_value_error, environment, forced_on_cuda, randn
+from support import assert_same_bits, assert_value_error, environment, on_cuda_kernel, randn
 
 from scmp_kernels import _C, quant, sc_matmul
 
@@ -14,7 +14,7 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU"),
 ]
 
-KERNELS = _C.cuda_kernels()
+KERNELS = ["auto", *_C.cuda_kernels()]
 
 
 def on_cuda(x):
@@ -31,8 +31,11 @@ def check(a, b, knobs, env):
     with environment(env):
         expected = sc_matmul(a, b, **knobs)
         for kernel in KERNELS:
-            with forced_on_cuda(kernel):
-                actual = sc_matmul(on_cuda(a), on_cuda(b), **to_cuda(knobs))
+            actual = on_cuda_kernel(
+                kernel, lambda: sc_matmul(on_cuda(a), on_cuda(b), **to_cuda(knobs))
+            )
+            if actual is None:
+                continue
             assert actual.is_cuda
             assert_same_bits(actual.cpu(), expected, f"({kernel} kernel)")
 

@@ -5,7 +5,7 @@
 TORCH_LIBRARY_IMPL(scmp, Autograd, m) {
   for (const char* op :
        {"fused_quantize_bipolar", "fused_quantize_bipolar_perrow", "fused_quantize_unipolar",
-        "grouped_symmetric_quant", "grouped_asymmetric_quant"}) {
+        "grouped_symmetric_quant", "grouped_asymmetric_quant", "prepare", "expand_prepared"}) {
     m.impl(op, torch::autograd::autogradNotImplementedFallback());
   }
 }

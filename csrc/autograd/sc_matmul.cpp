@@ -4,6 +4,7 @@
 #include <torch/csrc/autograd/function.h>
 #include <torch/library.h>
 
+#include "autograd/straight_through.h"
 #include "ops/sc_matmul.h"
 
 namespace scmp {
@@ -28,33 +29,6 @@ at::Tensor call_below_autograd(const at::Tensor& a, const at::Tensor& b, const M
                  args.halve_bipolar_stoc_len, smooth_scales);
 }
 
-// left @ right at no less than float32, in the dtype of the operand whose gradient it is.
-at::Tensor product_as(const at::Tensor& left, const at::Tensor& right, at::ScalarType dtype) {
-  const auto wide = right.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-  return at::matmul(left.to(wide), right.to(wide)).to(dtype);
-}
-
-// The same as an autograd node that cannot be differentiated again.
-struct OnceDifferentiable : Function<OnceDifferentiable> {
-  static at::Tensor forward(AutogradContext*, const at::Tensor& left, const at::Tensor& right,
-                            at::ScalarType dtype) {
-    at::AutoDispatchBelowADInplaceOrView guard;
-    return product_as(left, right, dtype);
-  }
-  static variable_list backward(AutogradContext*, const variable_list&) {
-    TORCH_CHECK_NOT_IMPLEMENTED(false,
-                                "sc_matmul: its straight-through gradient has no derivative; "
-                                "double backward is not supported");
-  }
-};
-
-at::Tensor gradient(const at::Tensor& left, const at::Tensor& right, at::ScalarType dtype) {
-  if (at::GradMode::is_enabled() && (left.requires_grad() || right.requires_grad())) {
-    return OnceDifferentiable::apply(left, right, dtype);
-  }
-  return product_as(left, right, dtype);
-}
-
 struct ScMatmul : Function<ScMatmul> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& a, const at::Tensor& b,
                             const MatmulArgs& args,
@@ -68,9 +42,9 @@ struct ScMatmul : Function<ScMatmul> {
     const at::Tensor &a = saved[0], &b = saved[1], &scales = saved[2], &g = grads[0];
     at::Tensor grad_a, grad_b, grad_scales;
     if (g.defined()) {
-      if (ctx->needs_input_grad(0)) grad_a = gradient(g, b, a.scalar_type());
+      if (ctx->needs_input_grad(0)) grad_a = straight_through_gradient(g, b, a.scalar_type());
       if (ctx->needs_input_grad(1)) {
-        grad_b = gradient(g.transpose(-2, -1), a, b.scalar_type());
+        grad_b = straight_through_gradient(g.transpose(-2, -1), a, b.scalar_type());
       }
       if (scales.defined() && scales.requires_grad()) grad_scales = at::zeros_like(scales);
     }

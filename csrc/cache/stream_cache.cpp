@@ -20,6 +20,7 @@ struct ParsedConfig {
 struct Registry {
   struct Entry {
     std::shared_ptr<const RngConfig> config;
+    std::string text;
     int64_t references;
   };
   std::mutex mutex;
@@ -32,6 +33,16 @@ Registry& registry() {
 }
 
 constexpr const char kDigestPrefix[] = "sha256:";
+
+bool is_digest(const std::string& text) { return text.rfind(kDigestPrefix, 0) == 0; }
+
+// Under the registry's lock.
+const Registry::Entry& registered(const std::string& digest) {
+  const auto it = registry().entries.find(digest);
+  require(it != registry().entries.end(), "config: no live config has the digest ",
+          digest.substr(0, 80), "; keep the object that config_helpers returned, or pass JSON");
+  return it->second;
+}
 
 }  // namespace
 
@@ -63,20 +74,23 @@ std::shared_ptr<const StreamSet> cached_streams(const StreamSpec& spec) {
 
 std::shared_ptr<const RngConfig> resolve_config(const std::optional<std::string>& text) {
   if (!text) return nullptr;
-  if (text->rfind(kDigestPrefix, 0) == 0) {
+  if (is_digest(*text)) {
     std::lock_guard<std::mutex> lock(registry().mutex);
-    const auto it = registry().entries.find(*text);
-    require(it != registry().entries.end(), "config: no live config has the digest ",
-            text->substr(0, 80), "; keep the object that config_helpers returned, or pass JSON");
-    return it->second.config;
+    return registered(*text).config;
   }
   return rng_cache()
       .get<ParsedConfig>("config/" + *text, [&] { return ParsedConfig{parse_config(*text)}; })
       ->config;
 }
 
+std::string config_text(const std::string& text) {
+  if (!is_digest(text)) return text;
+  std::lock_guard<std::mutex> lock(registry().mutex);
+  return registered(text).text;
+}
+
 void register_config(const std::string& digest, const std::string& json) {
-  require(digest.rfind(kDigestPrefix, 0) == 0, "register_config: digest must start with ",
+  require(is_digest(digest), "register_config: digest must start with ",
           kDigestPrefix, ", got ", digest.substr(0, 80));
   {
     std::lock_guard<std::mutex> lock(registry().mutex);
@@ -88,7 +102,7 @@ void register_config(const std::string& digest, const std::string& json) {
   }
   auto config = parse_config(json);
   std::lock_guard<std::mutex> lock(registry().mutex);
-  auto& entry = registry().entries.try_emplace(digest, Registry::Entry{config, 0}).first->second;
+  auto& entry = registry().entries.try_emplace(digest, Registry::Entry{config, json, 0}).first->second;
   ++entry.references;
 }
 

@@ -20,6 +20,9 @@ std::shared_ptr<const StreamSet> cached_streams(const StreamSpec& spec);
 /// The config of an operator's `config` argument: JSON text, or "sha256:..." of a registered one.
 std::shared_ptr<const RngConfig> resolve_config(const std::optional<std::string>& text);
 
+/// Its JSON text: that of the registered config for a digest, else `text` itself.
+std::string config_text(const std::string& text);
+
 /// Keeps a config alive under its digest; calls nest and each needs one unregister_config.
 void register_config(const std::string& digest, const std::string& json);
 void unregister_config(const std::string& digest);

@@ -8,6 +8,19 @@ TORCH_LIBRARY(scmp, m) {
       "int? rng_levels=None, str? config=None, bool halve_bipolar_stoc_len=False, "
       "Tensor? smooth_scales=None) -> Tensor");
   m.def(
+      "sc_matmul.prepared(Tensor a, Tensor[] b, str spec, *, int group_a=1, int? stoc_len=None) -> "
+      "Tensor");
+  m.def(
+      "prepare(Tensor b, str granularity=\"per_row\", *, str mode=\"bipolar\", int sc_prec=8, "
+      "int chunk_d=0, int group_b=1, int? rng_levels=None, str? config=None, "
+      "bool halve_bipolar_stoc_len=False, Tensor? smooth_scales=None, bool expand=False) -> "
+      "Tensor[]");
+  m.def(
+      "prepare_spec(int[] shape, str granularity=\"per_row\", *, str mode=\"bipolar\", "
+      "int sc_prec=8, int chunk_d=0, int group_b=1, int? rng_levels=None, str? config=None, "
+      "bool halve_bipolar_stoc_len=False, Tensor? smooth_scales=None, bool expand=False) -> str");
+  m.def("expand_prepared(Tensor[] b, str spec) -> Tensor");
+  m.def(
       "fused_quantize_bipolar(Tensor x, float abs_max, int sc_prec, int? rng_levels=None) -> "
       "(Tensor boundary, Tensor sign)");
   m.def(

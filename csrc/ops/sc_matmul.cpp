@@ -1,5 +1,7 @@
 #include "ops/sc_matmul.h"
 
+#include <ATen/core/grad_mode.h>
+
 #include "cache/stream_cache.h"
 #include "ops/tensor_checks.h"
 #include "ops/value_error.h"
@@ -26,7 +28,7 @@ void check_operands(const char* op, const at::Tensor& a, const at::Tensor& b) {
                     b.sym_size(-1));
 }
 
-Granularity check_granularity(const char* op, const at::Tensor& a, const MatmulArgs& args) {
+Granularity check_granularity(const char* op, int64_t rank, const MatmulArgs& args) {
   const auto& name = args.granularity;
   TORCH_CHECK_VALUE(name == "per_row" || name == "per_tensor" || name == "per_head", op,
                     ": granularity must be 'per_row', 'per_tensor' or 'per_head', got '", name,
@@ -34,8 +36,7 @@ Granularity check_granularity(const char* op, const at::Tensor& a, const MatmulA
   TORCH_CHECK_VALUE(args.mode == "bipolar" || args.mode == "unipolar", op,
                     ": mode must be 'bipolar' or 'unipolar', got '", args.mode, "'");
   if (name == "per_head") {
-    TORCH_CHECK_VALUE(a.dim() == 3, op, ": granularity 'per_head' needs 3D a and b, got ", a.dim(),
-                      "D");
+    TORCH_CHECK_VALUE(rank == 3, op, ": granularity 'per_head' needs 3D a and b, got ", rank, "D");
     TORCH_CHECK_VALUE(args.mode == "bipolar", op,
                       ": granularity 'per_head' needs mode 'bipolar', got '", args.mode, "'");
     return Granularity::per_head;
@@ -43,16 +44,15 @@ Granularity check_granularity(const char* op, const at::Tensor& a, const MatmulA
   return name == "per_row" ? Granularity::per_row : Granularity::per_tensor;
 }
 
-void check_grouping(const char* op, const at::Tensor& a, const MatmulArgs& args,
-                    Granularity granularity) {
+void check_grouping(const char* op, int64_t rank, const MatmulArgs& args, Granularity granularity) {
   TORCH_CHECK_VALUE(args.chunk_d >= 0, op, ": chunk_d must be at least 0, got ", args.chunk_d);
   if (args.chunk_d > 0) {
     TORCH_CHECK_VALUE(granularity == Granularity::per_row, op, ": chunk_d > 0 (got ", args.chunk_d,
                       ") needs granularity 'per_row', got '", args.granularity, "'");
     TORCH_CHECK_VALUE(args.mode == "bipolar", op, ": chunk_d > 0 (got ", args.chunk_d,
                       ") needs mode 'bipolar', got '", args.mode, "'");
-    TORCH_CHECK_VALUE(a.dim() == 2, op, ": chunk_d > 0 (got ", args.chunk_d,
-                      ") needs 2D a and b, got ", a.dim(), "D");
+    TORCH_CHECK_VALUE(rank == 2, op, ": chunk_d > 0 (got ", args.chunk_d,
+                      ") needs 2D a and b, got ", rank, "D");
   }
   const std::pair<const char*, int64_t> groups[] = {{"group_a", args.group_a},
                                                     {"group_b", args.group_b}};
@@ -97,26 +97,27 @@ void check_config_fits(const char* op, const RngConfig& config, const c10::SymIn
   }
 }
 
-void check_smooth_scales(const char* op, const at::Tensor& a, const at::Tensor& scales) {
-  TORCH_CHECK_VALUE(scales.dim() == 1 && scales.sym_size(0) == a.sym_size(-1), op,
-                    ": smooth_scales must have shape (D,) = (", a.sym_size(-1), ",), got ",
-                    scales.sym_sizes());
-  check_dtype(op, "smooth_scales", scales);
-  TORCH_CHECK_VALUE(scales.device() == a.device(), op, ": smooth_scales must be on a's device ",
-                    a.device(), ", got ", scales.device());
+void check_smooth_scales(const char* op, const char* operand, const at::Tensor& x,
+                         const std::optional<at::Tensor>& scales) {
+  if (!scales || !scales->defined()) return;
+  TORCH_CHECK_VALUE(scales->dim() == 1 && scales->sym_size(0) == x.sym_size(-1), op,
+                    ": smooth_scales must have shape (D,) = (", x.sym_size(-1), ",), got ",
+                    scales->sym_sizes());
+  check_dtype(op, "smooth_scales", *scales);
+  TORCH_CHECK_VALUE(scales->device() == x.device(), op, ": smooth_scales must be on ", operand,
+                    "'s device ", x.device(), ", got ", scales->device());
 }
 
 }  // namespace
 
-MatmulKnobs check_sc_matmul(const char* op, const at::Tensor& a, const at::Tensor& b,
-                            const MatmulArgs& args) {
+MatmulKnobs check_matmul_knobs(const char* op, int64_t rank, const c10::SymInt& depth,
+                               const MatmulArgs& args) {
   MatmulKnobs knobs;
   knobs.scramble = with_value_errors(op, [] { return read_environment(); });
   knobs.sync_checks = with_value_errors(op, [] { return read_sync_checks(); });
-  check_operands(op, a, b);
-  knobs.granularity = check_granularity(op, a, args);
+  knobs.granularity = check_granularity(op, rank, args);
   knobs.unipolar = args.mode == "unipolar";
-  check_grouping(op, a, args, knobs.granularity);
+  check_grouping(op, rank, args, knobs.granularity);
   check_lengths(op, args, knobs);
   knobs.chunk_d = args.chunk_d;
   knobs.group_a = args.group_a;
@@ -127,12 +128,59 @@ MatmulKnobs check_sc_matmul(const char* op, const at::Tensor& a, const at::Tenso
       check_config(*config, knobs.sc_prec);
       return config;
     });
-    check_config_fits(op, *knobs.config, a.sym_size(-1), args.chunk_d);
-  }
-  if (args.smooth_scales && args.smooth_scales->defined()) {
-    check_smooth_scales(op, a, *args.smooth_scales);
+    check_config_fits(op, *knobs.config, depth, args.chunk_d);
   }
   return knobs;
+}
+
+MatmulKnobs check_sc_matmul(const char* op, const at::Tensor& a, const at::Tensor& b,
+                            const MatmulArgs& args) {
+  check_operands(op, a, b);
+  const MatmulKnobs knobs = check_matmul_knobs(op, a.dim(), a.sym_size(-1), args);
+  check_smooth_scales(op, "a", a, args.smooth_scales);
+  return knobs;
+}
+
+MatmulKnobs check_prepare(const char* op, const at::Tensor& b, const MatmulArgs& args) {
+  check_rank(op, "b", b, 2, 3);
+  check_dtype(op, "b", b);
+  TORCH_CHECK_VALUE(!at::GradMode::is_enabled() || !b.requires_grad(), op,
+                    ": b must not require grad (a prepared operand has no gradient): pass "
+                    "b.detach() or use torch.no_grad()");
+  const MatmulKnobs knobs = check_matmul_knobs(op, b.dim(), b.sym_size(-1), args);
+  check_smooth_scales(op, "b", b, args.smooth_scales);
+  return knobs;
+}
+
+std::string prepare_spec(at::IntArrayRef shape, const MatmulArgs& args) {
+  const char* op = "prepare_spec";
+  TORCH_CHECK_VALUE(shape.size() == 2 || shape.size() == 3, op,
+                    ": shape must be 2D or 3D, (M, D) or (B, M, D), got ", shape);
+  for (int64_t size : shape) {
+    TORCH_CHECK_VALUE(size >= 0, op, ": shape must hold sizes of at least 0, got ", shape);
+  }
+  const MatmulKnobs knobs = check_matmul_knobs(op, static_cast<int64_t>(shape.size()), shape.back(), args);
+  PreparedSpec spec;
+  spec.shape = shape.vec();
+  spec.granularity = args.granularity;
+  spec.mode = args.mode;
+  spec.sc_prec = args.sc_prec;
+  spec.chunk_d = args.chunk_d;
+  spec.group_b = args.group_b;
+  spec.rng_levels = args.rng_levels;
+  if (args.config) {
+    spec.config =
+        with_value_errors(op, [&] { return config_text(std::string(*args.config)); });
+  }
+  spec.halve_bipolar_stoc_len = args.halve_bipolar_stoc_len;
+  spec.smooth = args.smooth_scales && args.smooth_scales->defined();
+  if (spec.smooth) {
+    TORCH_CHECK_VALUE(args.smooth_scales->dim() == 1 && args.smooth_scales->size(0) == shape.back(),
+                      op, ": smooth_scales must have shape (D,) = (", shape.back(), ",), got ",
+                      args.smooth_scales->sizes());
+  }
+  spec.scramble = knobs.scramble;
+  return write_prepared_spec(spec);
 }
 
 MatmulPlan plan_sc_matmul(const MatmulKnobs& knobs, int64_t depth) {

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "gemm/dequantize.h"
+#include "ops/prepared_spec.h"
 #include "quant/quantize.h"
 #include "streams/prepare.h"
 
@@ -43,6 +44,49 @@ struct MatmulKnobs {
 /// Raises ValueError for everything that does not need the tensors' values.
 MatmulKnobs check_sc_matmul(const char* op, const at::Tensor& a, const at::Tensor& b,
                             const MatmulArgs& args);
+
+/// The same without the tensors: operands of this rank, contracted over `depth`.
+MatmulKnobs check_matmul_knobs(const char* op, int64_t rank, const c10::SymInt& depth,
+                               const MatmulArgs& args);
+
+/// The same for an operand b alone (a Prepared has no group_a and no length).
+MatmulKnobs check_prepare(const char* op, const at::Tensor& b, const MatmulArgs& args);
+
+/// The same from b's shape, as text.
+std::string prepare_spec(at::IntArrayRef shape, const MatmulArgs& args);
+
+/// The tensors of a prepared b, in the order of the operators' list.
+struct Prepared {
+  at::Tensor codes;         // b's shape, int16: sign * code
+  at::Tensor scales;        // (B, chunks, M) float32; B = 1 in 2D
+  at::Tensor zero_points;   // (B, M) float32; per_row unipolar, else (0,)
+  at::Tensor level_sums;    // (B, M) float32; unipolar, else (0,)
+  at::Tensor tensor_map;    // (2,) float64: scale and zero point; per_tensor, else (0,)
+  at::Tensor smooth_scales; // (D,) float32, or (0,)
+  at::Tensor expanded;      // (bytes,) uint8, or undefined: a CUDA kernel's bit patterns
+
+  std::vector<at::Tensor> list() const;
+};
+
+/// Uninitialised tensors of the right shapes for b's knobs, without `expanded`.
+Prepared empty_prepared(const at::Tensor& b, const MatmulKnobs& knobs, bool smooth);
+
+/// Knobs of sc_matmul.prepared and its b.
+struct PreparedCall {
+  std::shared_ptr<const PreparedSpec> spec;
+  MatmulKnobs knobs;
+  Prepared b;
+};
+
+/// Raises ValueError where the tensors, the environment or the call do not fit the spec; then the
+/// same with a.
+PreparedCall check_prepared_b(const char* op, at::TensorList b, c10::string_view spec,
+                              int64_t group_a, std::optional<int64_t> stoc_len);
+PreparedCall check_prepared(const at::Tensor& a, at::TensorList b, c10::string_view spec,
+                            int64_t group_a, std::optional<int64_t> stoc_len);
+
+/// Raises ValueError for codes that no prepare made (a CPU tensor; a corrupted checkpoint).
+void check_codes(const char* op, const at::Tensor& codes, const MatmulKnobs& knobs);
 
 /// What the knobs mean for a contraction over `depth` positions: the same on every device.
 struct MatmulPlan {

@@ -147,7 +147,7 @@ class StreamConfig(FrozenDict):
     __setattr__ = __delattr__ = _refuse
 
 
-def _is_recording():
+def is_recording():
     """Whether calls may be recorded in a graph."""
     # is_compiling comes first: under Dynamo it is a constant and the rest is never traced.
     return (
@@ -176,13 +176,13 @@ def config_argument(config):
     if config is None:
         return None
     if isinstance(config, StreamConfig):
-        return config._text if _is_recording() else config._digest
+        return config._text if is_recording() else config._digest
     if isinstance(config, dict):
         if _is_compiling():
             torch._dynamo.graph_break(msg=_PLAIN_DICT)
         return canonical_json(config)
     if isinstance(config, str):
-        if config.startswith("sha256:") and _is_recording():
+        if config.startswith("sha256:") and is_recording():
             raise ValueError(
                 f"{_WHAT} JSON text or the config itself where a graph is recorded, got the "
                 f"digest {config[:20]}..., which means nothing in another process"

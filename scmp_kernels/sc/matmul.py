@@ -6,11 +6,12 @@ from typing import Any
 import torch
 
 from scmp_kernels.sc.config import config_argument
+from scmp_kernels.sc.prepared import Prepared
 
 
 def sc_matmul(
     a: torch.Tensor,
-    b: torch.Tensor,
+    b: torch.Tensor | Prepared,
     granularity: str = "per_row",
     *,
     mode: str = "bipolar",
@@ -32,7 +33,9 @@ def sc_matmul(
 
     Args:
         a: (N, D) or (B, N, D), float16, bfloat16, float32 or float64, any strides.
-        b: (M, D) or (B, M, D), same rank, batch and device as ``a``.
+        b: (M, D) or (B, M, D), same rank, batch and device as ``a``; or what
+            `scmp_kernels.prepare` made of it: then knobs left at their defaults are those that it
+            was made for, others must be equal to them, and ``group_a`` and ``stoc_len`` are free.
         granularity: what shares a quantization range: ``"per_row"`` (groups of rows),
             ``"per_tensor"`` or ``"per_head"`` (each batch entry; 3D, bipolar).
         mode: ``"bipolar"`` (sign and magnitude) or ``"unipolar"`` (zero point).
@@ -56,6 +59,27 @@ def sc_matmul(
         ValueError: an argument, the config or an environment variable does not fit; the text names
             it, what is allowed and what came.
     """
+    if isinstance(b, Prepared):
+        if smooth_scales is not None:
+            raise ValueError(
+                "sc_matmul: smooth_scales must be None with a prepared b, which holds its own, "
+                "got a value"
+            )
+        b.check_knobs(
+            {
+                "granularity": (granularity, "per_row"),
+                "mode": (mode, "bipolar"),
+                "sc_prec": (sc_prec, 8),
+                "chunk_d": (chunk_d, 0),
+                "group_b": (group_b, 1),
+                "rng_levels": (rng_levels, None),
+                "config": (config, None),
+                "halve_bipolar_stoc_len": (halve_bipolar_stoc_len, False),
+            }
+        )
+        return torch.ops.scmp.sc_matmul.prepared(
+            a, b.tensors, b.call_spec(), group_a=group_a, stoc_len=stoc_len
+        )
     return torch.ops.scmp.sc_matmul.default(
         a,
         b,

@@ -4,6 +4,7 @@
 
 #include "cache/stream_cache.h"
 #include "gemm/cpu/byte_gemm.h"
+#include "gemm/cpu/few_rows.h"
 #include "gemm/cpu/rank_gemm.h"
 #include "gemm/reference.h"
 
@@ -35,6 +36,7 @@ std::shared_ptr<const Tables> tables_for(const GemmProblem& p, const char* kind,
 
 void cpu_gemm(const GemmProblem& p, CpuKernel kernel, const ParallelFor& parallel) {
   if (kernel == CpuKernel::reference) return reference_gemm(p, parallel);
+  if (few_rows_fits(p)) return few_rows_gemm(p, parallel);
   const ByteLayout layout = choose_byte_layout(*p.streams);
   if (layout.usable && std::min(p.chunk, p.d) < kLongestByteSum / 256) {
     const int64_t bytes = ByteTables::total_bytes(*p.streams, layout);

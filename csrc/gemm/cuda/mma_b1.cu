@@ -1,9 +1,13 @@
+#include <cooperative_groups.h>
+
+#include <algorithm>
+
 #include "gemm/cuda/lanes.cuh"
 #include "gemm/cuda/mma/patterns.cuh"
 #include "gemm/cuda/mma_b1.h"
 #include "gemm/cuda/ptx/cp_async.cuh"
-#include "gemm/cuda/ptx/mma_b1.cuh"
-#include "gemm/cuda/tile/epilogue.cuh"
+#include "gemm/cuda/ptx/mma.cuh"
+#include "gemm/cuda/tile/fragments.cuh"
 
 // From sm_100 on b1 products are emulated and slow to compile: other kernels run there.
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ < 1000
@@ -15,11 +19,10 @@
 namespace scmp::cuda {
 namespace {
 
-constexpr int kTile = 128;     // columns of a block's tile
-constexpr int kWarpRows = 32;  // a warp takes 32 rows x 128 columns
-constexpr int kRowFragments = kWarpRows / 16, kColumnFragments = kTile / 8;
-constexpr int kPairs = 4;  // of k256 steps per stage
+constexpr int kPairs = 4;             // of k256 steps per stage
 constexpr int kExpandThreads = 256;
+constexpr int64_t kLeastStages = 4;   // of a part, when the K axis is split
+constexpr int64_t kMostTileBytes = int64_t{512} << 20;
 
 // A stage of b in the workspace and in shared memory: bits [pair][column][lane t][4 words], then
 // the s8 terms [column][term bytes]. The order of bits within a product is free: in a pair of k256
@@ -27,8 +30,8 @@ constexpr int kExpandThreads = 256;
 // table.
 template <int kWords>
 struct BStage {
-  static constexpr int kBits = kPairs * kTile * 64;
-  static constexpr int kTerms = kTile * Pattern<kWords>::kTermBytes;
+  static constexpr int kBits = kPairs * kTileColumns * 64;
+  static constexpr int kTerms = kTileColumns * Pattern<kWords>::kTermBytes;
   static constexpr int kBytes = kBits + kTerms;
 };
 
@@ -43,49 +46,47 @@ struct Block {
   static constexpr int kRows = kWarps * kWarpRows;
   static constexpr int kA = kRows * Pattern<kWords>::kPositions * 2;
   static constexpr int kStage = BStage<kWords>::kBytes + kA;
-  static constexpr int kSums = kShape == Shape::small ? 0 : kRows * kTile * 4;
+  static constexpr int kSums = kShape == Shape::small ? 0 : kRows * kTileColumns * 4;
   static constexpr int kShared = 2 * kStage + kSums;
   static constexpr int kPerMultiprocessor = kShape == Shape::small ? 2 : 1;
 };
 
-// b's codes to bit patterns and terms, in the order that the gemm reads them.
-template <int kWords, bool kSigned>
-__global__ void __launch_bounds__(kExpandThreads)
-    expand(const __grid_constant__ GemmProblem p, uint8_t* workspace, int64_t first_tile) {
-#if SCMP_HAS_B1
+// b's codes of one stage and tile to bit patterns and terms, in the order that the gemm reads them.
+template <int kWords, bool kSigned, int kThreads>
+__device__ void expand_stage(const GemmProblem& p, int64_t stage, int64_t tile, uint8_t* out) {
   using P = Pattern<kWords>;
   constexpr int kGroup = kWords < 4 ? kWords : 4;  // words of one position read together
   const DeviceTables& t = p.tables;
-  const int64_t stages = p.b_layout.stages * P::kStagesPerPosition;
-  const int64_t stage = blockIdx.x;
-  const int64_t tile = first_tile + blockIdx.y, tiles = (p.m + kTile - 1) / kTile;
-  const int64_t batch = tile / tiles, first_column = tile % tiles * kTile;
+  const int64_t tiles = (p.m + kTileColumns - 1) / kTileColumns;
+  const int64_t batch = tile / tiles, first_column = tile % tiles * kTileColumns;
   const int64_t code_stage = stage / P::kStagesPerPosition;
-  const int64_t first = code_stage % p.b_layout.stages_per_chunk * P::kPositions;  // in its chunk
+  const int64_t chunk = code_stage / p.a_layout.stages_per_chunk;
+  const int64_t first = code_stage % p.a_layout.stages_per_chunk * P::kPositions;  // in its chunk
+  const int64_t positions = chunk_columns(p, chunk) - first;
   const int half = static_cast<int>(stage % P::kStagesPerPosition);
-  const int16_t* codes =
-      p.b_codes + (batch * p.b_layout.stages + code_stage) * p.b_layout.rows_padded * P::kPositions;
-  uint8_t* out = workspace + (blockIdx.y * stages + stage) * BStage<kWords>::kBytes;
+  const int16_t* codes = b_codes_at(p, batch, chunk, first_column) + first;
+  const int columns = static_cast<int>(min(int64_t{kTileColumns}, p.m - first_column));
 
-  const auto code_of = [&](int64_t column, int i) -> int {
-    if (column >= p.m) return 0;
-    return codes[column * P::kPositions + i];
+  const auto code_of = [&](int column, int i) -> int {
+    if (column >= columns || i >= positions) return 0;
+    return max(-t.levels, min(t.levels, int{codes[column * p.d + i]}));
   };
   const auto lane_of = [&](int i) -> int64_t {
-    if (first + i >= p.chunk) return 0;  // padding: its codes are 0
+    if (i >= positions) return 0;  // padding: its codes are 0
     return lane_of_position(t.lane_of, t.lanes, first + i);
   };
 
-  for (int task = threadIdx.x; task < kPairs * kTile * 4; task += kExpandThreads) {
-    const int column = task / 4 % kTile;
-    const int word = 16 * (task / (4 * kTile)) + 4 * (task % 4);
+#pragma unroll 4
+  for (int task = threadIdx.x; task < kPairs * kTileColumns * 4; task += kThreads) {
+    const int column = task / 4 % kTileColumns;
+    const int word = 16 * (task / (4 * kTileColumns)) + 4 * (task % 4);
     uint32_t words[4];
 #pragma unroll
     for (int j = 0; j < 4; j += kGroup) {
       const int i = kWords < P::kStageWords ? (word + j) / kWords : 0;
       const int within =
           kWords < P::kStageWords ? (word + j) % kWords : half * P::kStageWords + word;
-      const int code = code_of(first_column + column, i);
+      const int code = code_of(column, i);
       const uint32_t* bits =
           t.b_bits + (lane_of(i) * (t.levels + 1) + abs(code)) * int64_t{kWords} + within;
       if constexpr (kGroup == 4) {
@@ -95,8 +96,9 @@ __global__ void __launch_bounds__(kExpandThreads)
         words[2] = four.z;
         words[3] = four.w;
       } else {
-#pragma unroll
-        for (int w = 0; w < kGroup; ++w) words[j + w] = bits[w];
+        const uint2 two = __ldg(reinterpret_cast<const uint2*>(bits));
+        words[j] = two.x;
+        words[j + 1] = two.y;
       }
       if (kSigned && code < 0) {  // complement the cycles that exist
 #pragma unroll
@@ -106,32 +108,26 @@ __global__ void __launch_bounds__(kExpandThreads)
     reinterpret_cast<uint4*>(out)[task] = make_uint4(words[0], words[1], words[2], words[3]);
   }
   if (!kSigned || half != 0) return;  // a position's terms count once
-  for (int column = threadIdx.x; column < kTile; column += kExpandThreads) {
-    auto* terms = reinterpret_cast<uint32_t*>(out + BStage<kWords>::kBits + column * P::kTermBytes);
-    int v[P::kTermBytes];
-#pragma unroll
-    for (int i = 0; i < P::kTermBytes; ++i) v[i] = 0;
-#pragma unroll
-    for (int i = 0; i < P::kPositions; ++i) {
-      const int code = code_of(first_column + column, i);
+  // Four bytes of terms at a time: of two positions (two terms each) or of one.
+  constexpr int kQuads = P::kTermBytes / 4;
+  for (int task = threadIdx.x; task < kTileColumns * kQuads; task += kThreads) {
+    const int column = task / kQuads, quad = task % kQuads;
+    const auto value_of = [&](int code, int i) {
       const int ones = t.b_ones[lane_of(i) * (t.levels + 1) + abs(code)];
-      const int value = b_term(code < 0, ones, t.length), negative = code < 0;
-      if constexpr (P::kTerms == 2) {
-        v[2 * i] = value;
-        v[2 * i + 1] = negative;
-      } else {
-        v[4 * i] = value >> 6;
-        v[4 * i + 1] = value & 63;
-        v[4 * i + 2] = 64 * negative;
-        v[4 * i + 3] = negative;
+      return b_term(code < 0, ones, t.length);
+    };
+    uint32_t terms = 0;
+    if constexpr (P::kTerms == 2) {
+      if (2 * quad < P::kPositions) {
+        const int c0 = code_of(column, 2 * quad), c1 = code_of(column, 2 * quad + 1);
+        terms = bytes(value_of(c0, 2 * quad), c0 < 0, value_of(c1, 2 * quad + 1), c1 < 0);
       }
+    } else if (quad < P::kPositions) {
+      const int code = code_of(column, quad), value = value_of(code, quad), negative = code < 0;
+      terms = bytes(value >> 6, value & 63, 64 * negative, negative);
     }
-#pragma unroll
-    for (int i = 0; i < P::kTermBytes / 4; ++i) {
-      terms[i] = bytes(v[4 * i], v[4 * i + 1], v[4 * i + 2], v[4 * i + 3]);
-    }
+    reinterpret_cast<uint32_t*>(out + BStage<kWords>::kBits)[task] = terms;
   }
-#endif
 }
 
 template <int kWords, bool kSigned, Shape kShape>
@@ -142,9 +138,9 @@ struct Gemm {
   const GemmProblem& p;
   uint8_t* shared;
   const uint8_t* b_stages;  // of this block's tile
-  int64_t batch, first_row, first_column, stages;
+  int64_t batch, first_row, first_column;
   int warp_row, g, t;  // the warp's first row; fragment coordinates
-  int acc[kRowFragments][kColumnFragments][4];
+  Fragments acc;
 
   __device__ uint8_t* buffer(int64_t stage) { return shared + stage % 2 * B::kStage; }
 
@@ -166,17 +162,6 @@ struct Gemm {
                   i < valid);
     }
     cp_async_commit();
-  }
-
-  __device__ void clear() {
-#pragma unroll
-    for (int i = 0; i < kRowFragments; ++i) {
-#pragma unroll
-      for (int j = 0; j < kColumnFragments; ++j) {
-#pragma unroll
-        for (int c = 0; c < 4; ++c) acc[i][j][c] = 0;
-      }
-    }
   }
 
   // A row of this thread's fragments: warp_row + 16 mf + g + 8 r.
@@ -227,7 +212,7 @@ struct Gemm {
     for (int pair = 0; pair < kPairs; ++pair) {
       uint32_t fragments[2][kRowFragments][4];
       a_fragments(a, pair, half_position, fragments);
-      const auto* quads = reinterpret_cast<const uint4*>(b + pair * kTile * 64);
+      const auto* quads = reinterpret_cast<const uint4*>(b + pair * kTileColumns * 64);
       // Four column fragments at a time: products into the same sums are eight instructions apart.
 #pragma unroll
       for (int first = 0; first < kColumnFragments; first += 4) {
@@ -238,14 +223,14 @@ struct Gemm {
         for (int i = 0; i < 4; ++i) {
 #pragma unroll
           for (int mf = 0; mf < kRowFragments; ++mf) {
-            mma_b1_and_popc(acc[mf][first + i], fragments[0][mf], q[i].x, q[i].y);
+            mma_b1_and_popc(acc.sum[mf][first + i], fragments[0][mf], q[i].x, q[i].y);
           }
         }
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
 #pragma unroll
           for (int mf = 0; mf < kRowFragments; ++mf) {
-            mma_b1_and_popc(acc[mf][first + i], fragments[1][mf], q[i].z, q[i].w);
+            mma_b1_and_popc(acc.sum[mf][first + i], fragments[1][mf], q[i].z, q[i].w);
           }
         }
       }
@@ -284,133 +269,166 @@ struct Gemm {
         const uint2 q = *reinterpret_cast<const uint2*>(terms + (8 * nf + g) * P::kTermBytes +
                                                         32 * block + 8 * t);
 #pragma unroll
-        for (int mf = 0; mf < kRowFragments; ++mf) mma_s8(acc[mf][nf], fragments[mf], q.x, q.y);
+        for (int mf = 0; mf < kRowFragments; ++mf) mma_s8(acc.sum[mf][nf], fragments[mf], q.x, q.y);
       }
     }
   }
 
-  // Sums of earlier chunks of this thread's pair `slot`, in shared memory.
-  __device__ float2& kept(int slot) {
-    return reinterpret_cast<float2*>(shared + 2 * B::kStage)[slot * kThreads + threadIdx.x];
+  __device__ void write(int64_t chunk, int64_t slot) {
+    // Sums of earlier chunks: in shared memory, or in the output.
+    auto* kept = kShape == Shape::small
+                     ? nullptr
+                     : reinterpret_cast<float2*>(shared + 2 * B::kStage) + threadIdx.x;
+    write_tile(p, {batch, first_row + warp_row, first_column}, chunk, slot, acc, kept, kThreads);
   }
 
-  __device__ void write(int64_t chunk) {
-    const OutputTile tile(p, batch, chunk, first_column);
-    const bool last = chunk + 1 == p.chunks;
-#pragma unroll
-    for (int mf = 0; mf < kRowFragments; ++mf) {
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        const int64_t row = first_row + warp_row + 16 * mf + g + 8 * r;
-        if (row >= p.n) continue;
-        const OutputRow out(tile, row);
-        if (!tile.scaled) {
-#pragma unroll
-          for (int nf = 0; nf < kColumnFragments; ++nf) {
-            out.write_unscaled(8 * nf + 2 * t, acc[mf][nf][2 * r], acc[mf][nf][2 * r + 1]);
-          }
-          continue;
-        }
-        // Eight pairs at a time: all loads before the first store.
-#pragma unroll
-        for (int first = 0; first < kColumnFragments; first += 8) {
-          float2 before[8];
-          const int slot = (2 * mf + r) * kColumnFragments + first;
-#pragma unroll
-          for (int i = 0; i < 8; ++i) {
-            before[i] = chunk == 0               ? make_float2(0.0f, 0.0f)
-                        : kShape == Shape::small ? out.load(8 * (first + i) + 2 * t)
-                                                 : kept(slot + i);
-          }
-#pragma unroll
-          for (int i = 0; i < 8; ++i) {
-            const int column = 8 * (first + i) + 2 * t;
-            const float2 value = out.value(column, acc[mf][first + i][2 * r],
-                                           acc[mf][first + i][2 * r + 1], before[i]);
-            if (kShape == Shape::small || last) {
-              out.store(column, value);
-            } else {
-              kept(slot + i) = value;
-            }
-          }
-        }
-      }
-    }
-  }
-
-  __device__ void run() {
-    const int64_t per_chunk = p.a_layout.stages_per_chunk * P::kStagesPerPosition;
-    int64_t chunk = 0, left = per_chunk;
-    fetch(0);
-    clear();
-    for (int64_t stage = 0; stage < stages; ++stage) {
+  __device__ void run(KRange k) {
+    int64_t left = k.per_write;
+    __syncthreads();  // the buffers of an earlier tile
+    fetch(k.first);
+    acc.clear();
+    for (int64_t stage = k.first; stage < k.last; ++stage) {
       cp_async_wait<0>();
       __syncthreads();
-      if (stage + 1 < stages) fetch(stage + 1);
+      if (stage + 1 < k.last) fetch(stage + 1);
       multiply(stage);
       if (--left == 0) {
-        write(chunk++);
-        clear();
-        left = per_chunk;
+        write(k.chunk++, k.slot++);
+        acc.clear();
+        left = k.per_write;
       }
     }
   }
 };
 
+// How the tiles are gone through.
+struct Schedule {
+  int64_t slab;   // tiles of 128 columns per slab
+  int64_t parts;  // of the K axis
+  bool expanded;  // the workspace holds all bits already
+};
+
+template <int kWords>
+__device__ __host__ int64_t stages_of(const GemmProblem& p) {
+  return p.a_layout.stages * Pattern<kWords>::kStagesPerPosition;
+}
+
 template <int kWords, bool kSigned, Shape kShape>
 __global__ void __launch_bounds__(Block<kWords, kShape>::kThreads,
                                   Block<kWords, kShape>::kPerMultiprocessor)
-    gemm(const __grid_constant__ GemmProblem p, const uint8_t* workspace, int64_t first_tile) {
+    gemm(const __grid_constant__ GemmProblem p, uint8_t* workspace, Schedule schedule) {
 #if SCMP_HAS_B1
+  using B = Block<kWords, kShape>;
   extern __shared__ __align__(16) uint8_t shared[];
-  const int64_t tile = first_tile + blockIdx.y, tiles = (p.m + kTile - 1) / kTile;
-  const int64_t stages = p.a_layout.stages * Pattern<kWords>::kStagesPerPosition;
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  Gemm<kWords, kSigned, kShape> task{p,
-                                     shared,
-                                     workspace + blockIdx.y * stages * BStage<kWords>::kBytes,
-                                     tile / tiles,
-                                     int64_t{blockIdx.x} * Block<kWords, kShape>::kRows,
-                                     tile % tiles * kTile,
-                                     stages,
-                                     warp * kWarpRows,
-                                     lane / 4,
-                                     lane % 4};
-  task.run();
+  const int64_t per_batch = (p.m + kTileColumns - 1) / kTileColumns, tiles = p.batches * per_batch;
+  const int64_t row_blocks = (p.n + B::kRows - 1) / B::kRows, stages = stages_of<kWords>(p);
+  const int64_t per_chunk = stages / p.chunks;
+  for (int64_t first = 0; first < tiles; first += schedule.slab) {
+    const int64_t count = min(schedule.slab, tiles - first);
+    if (!schedule.expanded) {
+      if (first > 0) cooperative_groups::this_grid().sync();  // the last slab is still read
+      for (int64_t i = blockIdx.x; i < count * stages; i += gridDim.x) {
+        expand_stage<kWords, kSigned, B::kThreads>(p, i % stages, first + i / stages,
+                                                   workspace + i * BStage<kWords>::kBytes);
+      }
+      cooperative_groups::this_grid().sync();
+    }
+    for (int64_t i = blockIdx.x; i < count * schedule.parts * row_blocks; i += gridDim.x) {
+      const int64_t row_block = i % row_blocks, rest = i / row_blocks;
+      const int64_t part = rest % schedule.parts, in_slab = rest / schedule.parts;
+      const int64_t tile = first + in_slab;
+      const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+      Gemm<kWords, kSigned, kShape> task{p,
+                                         shared,
+                                         workspace + in_slab * stages * BStage<kWords>::kBytes,
+                                         tile / per_batch,
+                                         row_block * B::kRows,
+                                         tile % per_batch * kTileColumns,
+                                         warp * kWarpRows,
+                                         lane / 4,
+                                         lane % 4};
+      task.run(KRange(p, part, schedule.parts, per_chunk));
+    }
+  }
 #endif
+}
+
+template <int kWords, bool kSigned>
+__global__ void __launch_bounds__(kExpandThreads)
+    expand(const __grid_constant__ GemmProblem p, uint8_t* workspace) {
+#if SCMP_HAS_B1
+  const int64_t stages = stages_of<kWords>(p), i = blockIdx.x;
+  expand_stage<kWords, kSigned, kExpandThreads>(p, i % stages, i / stages,
+                                                workspace + i * BStage<kWords>::kBytes);
+#endif
+}
+
+// Whether the shape whose chunk sums wait in shared memory exists and pays.
+template <int kWords, bool kSigned>
+bool keeps_chunk_sums(const GemmProblem& p, const DeviceLimits& device) {
+  using B = Block<kWords, Shape::chunk_sums>;
+  return kSigned && kWords >= 2 && kWords <= 8 && p.chunks > 1 && p.n > B::kRows / 2 &&
+         B::kShared <= device.shared_memory && p.partial == nullptr;
 }
 
 template <int kWords>
 struct Launch {
   static constexpr int kLeastShared = Block<kWords, Shape::small>::kShared;
   static int64_t tile_bytes(const GemmProblem& p) {
-    return p.b_layout.stages * Pattern<kWords>::kStagesPerPosition * BStage<kWords>::kBytes;
+    return stages_of<kWords>(p) * BStage<kWords>::kBytes;
+  }
+  static int64_t parts(const GemmProblem& p, const DeviceLimits& device) {
+    using B = Block<kWords, Shape::small>;
+    const int64_t tiles = (p.m + kTileColumns - 1) / kTileColumns * p.batches;
+    const int64_t blocks = tiles * ((p.n + B::kRows - 1) / B::kRows);
+    const int64_t wanted = device.multiprocessors * B::kPerMultiprocessor / blocks;
+    const int64_t most = p.chunks > 1 ? p.chunks : stages_of<kWords>(p) / kLeastStages;
+    return std::max<int64_t>(1, std::min(wanted, most));
   }
   template <bool kSigned, Shape kShape>
-  static void multiply(const GemmProblem& p, const uint8_t* bits, int64_t first, int64_t count,
-                       cudaStream_t stream) {
+  static void multiply(const GemmProblem& p, uint8_t* bits, const Schedule& schedule,
+                       const DeviceLimits& device, cudaStream_t stream) {
     using B = Block<kWords, kShape>;
     const auto kernel = gemm<kWords, kSigned, kShape>;
     cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, B::kShared);
-    const dim3 grid(static_cast<unsigned>((p.n + B::kRows - 1) / B::kRows),
-                    static_cast<unsigned>(count));
-    kernel<<<grid, B::kThreads, B::kShared, stream>>>(p, bits, first);
+    int per_multiprocessor = 1;
+    cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per_multiprocessor, kernel, B::kThreads,
+                                                  B::kShared);
+    const int64_t resident = int64_t{per_multiprocessor} * device.multiprocessors;
+    const int64_t items = schedule.slab * schedule.parts * ((p.n + B::kRows - 1) / B::kRows);
+    const int64_t expansions = schedule.expanded ? 0 : schedule.slab * stages_of<kWords>(p);
+    cudaLaunchConfig_t config = {};
+    config.gridDim = dim3(static_cast<unsigned>(std::min(resident, std::max(items, expansions))));
+    config.blockDim = dim3(B::kThreads);
+    config.dynamicSmemBytes = B::kShared;
+    config.stream = stream;
+    cudaLaunchAttribute cooperative = {};
+    cooperative.id = cudaLaunchAttributeCooperative;
+    cooperative.val.cooperative = 1;
+    config.attrs = &cooperative;
+    config.numAttrs = schedule.expanded ? 0 : 1;
+    cudaLaunchKernelEx(&config, kernel, p, bits, schedule);
   }
   template <bool kSigned>
-  static void run(const GemmProblem& p, void* workspace, int64_t first, int64_t count,
-                  int shared_memory, cudaStream_t stream) {
+  static void run(const GemmProblem& p, void* workspace, int64_t slab, bool expanded,
+                  const DeviceLimits& device, cudaStream_t stream) {
     auto* bits = static_cast<uint8_t*>(workspace);
-    const auto stages =
-        static_cast<unsigned>(p.b_layout.stages * Pattern<kWords>::kStagesPerPosition);
-    expand<kWords, kSigned>
-        <<<dim3(stages, static_cast<unsigned>(count)), kExpandThreads, 0, stream>>>(p, bits, first);
-    if constexpr (kSigned && (kWords == 2 || kWords == 4 || kWords == 8)) {
-      using B = Block<kWords, Shape::chunk_sums>;
-      if (p.chunks > 1 && p.n > B::kRows / 2 && B::kShared <= shared_memory) {
-        return multiply<kSigned, Shape::chunk_sums>(p, bits, first, count, stream);
+    int64_t parts = 1;
+    if (p.partial) parts = p.chunks > 1 ? Launch::parts(p, device) : p.slots;
+    const Schedule schedule{slab, parts, expanded};
+    if constexpr (kSigned && kWords >= 2 && kWords <= 8) {
+      if (keeps_chunk_sums<kWords, kSigned>(p, device)) {
+        return multiply<kSigned, Shape::chunk_sums>(p, bits, schedule, device, stream);
       }
     }
-    multiply<kSigned, Shape::small>(p, bits, first, count, stream);
+    multiply<kSigned, Shape::small>(p, bits, schedule, device, stream);
+  }
+  template <bool kSigned>
+  static void expand_all(const GemmProblem& p, void* workspace, cudaStream_t stream) {
+    const int64_t tiles = (p.m + kTileColumns - 1) / kTileColumns * p.batches;
+    const auto blocks = static_cast<unsigned>(tiles * stages_of<kWords>(p));
+    expand<kWords, kSigned>
+        <<<blocks, kExpandThreads, 0, stream>>>(p, static_cast<uint8_t*>(workspace));
   }
 };
 
@@ -431,40 +449,59 @@ auto with_words(int words, const Visit& visit) {
   }
 }
 
-constexpr int64_t kMostTileBytes = int64_t{512} << 20;
-
 }  // namespace
 
-std::string mma_b1_refuses(const GemmProblem& p, int major, int shared_memory) {
-  if (major < 8) return "it needs compute capability 8.0";
-  if (major >= 10) return "b1 products are emulated from compute capability 10.0 on";
+std::string mma_b1_refuses(const GemmProblem& p, const DeviceLimits& device) {
+  if (device.major < 8) return "it needs compute capability 8.0";
+  if (device.major >= 10) return "b1 products are emulated from compute capability 10.0 on";
   return with_words(p.tables.words, [&](auto launch) -> std::string {
     using L = decltype(launch);
     if (p.tables.b_bits == nullptr) return "the bit tables of this config do not fit in memory";
-    if (L::kLeastShared > shared_memory) return "it needs more shared memory than a block has here";
+    if (L::kLeastShared > device.shared_memory) {
+      return "it needs more shared memory than a block has here";
+    }
     if (L::tile_bytes(p) > kMostTileBytes) return "b's bits of one tile exceed 512 MiB";
     if (p.chunk * p.tables.length >= (int64_t{1} << 31)) return "sums need more than 32 bits";
     return "";
   });
 }
 
-int64_t mma_b1_tiles(const GemmProblem& p) { return p.batches * ((p.m + kTile - 1) / kTile); }
+int64_t mma_b1_tiles(const GemmProblem& p) {
+  return p.batches * ((p.m + kTileColumns - 1) / kTileColumns);
+}
 
 int64_t mma_b1_workspace(const GemmProblem& p, int64_t tiles) {
   return with_words(p.tables.words,
                     [&](auto launch) { return tiles * decltype(launch)::tile_bytes(p); });
 }
 
+int64_t mma_b1_parts(const GemmProblem& p, const DeviceLimits& device) {
+  return with_words(p.tables.words,
+                    [&](auto launch) { return decltype(launch)::parts(p, device); });
+}
+
 int mma_b1_positions(int words) { return words < 64 ? 64 / words : 1; }
 
-void mma_b1_gemm(const GemmProblem& p, void* workspace, int64_t first, int64_t count,
-                 int shared_memory, cudaStream_t stream) {
+void mma_b1_gemm(const GemmProblem& p, void* workspace, int64_t tiles, bool expanded,
+                 const DeviceLimits& device, cudaStream_t stream) {
   with_words(p.tables.words, [&](auto launch) {
     using L = decltype(launch);
     if (p.unipolar) {
-      L::template run<false>(p, workspace, first, count, shared_memory, stream);
+      L::template run<false>(p, workspace, tiles, expanded, device, stream);
     } else {
-      L::template run<true>(p, workspace, first, count, shared_memory, stream);
+      L::template run<true>(p, workspace, tiles, expanded, device, stream);
+    }
+  });
+}
+
+void mma_b1_expand(const GemmProblem& p, void* workspace, const DeviceLimits&,
+                   cudaStream_t stream) {
+  with_words(p.tables.words, [&](auto launch) {
+    using L = decltype(launch);
+    if (p.unipolar) {
+      L::template expand_all<false>(p, workspace, stream);
+    } else {
+      L::template expand_all<true>(p, workspace, stream);
     }
   });
 }

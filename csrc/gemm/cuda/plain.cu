@@ -7,23 +7,17 @@ namespace {
 
 constexpr int kThreads = 128;
 
-__device__ int code_at(const int16_t* codes, const CodeLayout& l, int64_t batch, int64_t chunk,
-                       int64_t row, int64_t position) {
-  const int64_t stage = batch * l.stages + chunk * l.stages_per_chunk + position / l.positions;
-  return codes[(stage * l.rows_padded + row) * l.positions + position % l.positions];
-}
-
 __global__ void __launch_bounds__(kThreads) plain(const __grid_constant__ GemmProblem p) {
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (i >= p.batches * p.n * p.m) return;
   const int64_t batch = i / (p.n * p.m), row = i / p.m % p.n, column = i % p.m;
   const DeviceTables& t = p.tables;
   for (int64_t chunk = 0; chunk < p.chunks; ++chunk) {
-    const int64_t count = min(p.chunk, p.d - chunk * p.chunk);
+    const int64_t count = chunk_columns(p, chunk);
+    const int16_t* codes = b_codes_at(p, batch, chunk, column);
     long long sum = 0;
     for (int64_t d = 0; d < count; ++d) {
-      const int k = code_at(p.a_cycles, p.a_layout, batch, chunk, row, d);
-      const int code = code_at(p.b_codes, p.b_layout, batch, chunk, column, d);
+      const int k = a_cycles_at(p, batch, chunk, row, d), code = codes[d];
       const uint16_t* values = t.b_values + lane_of_position(t.lane_of, t.lanes, d) * t.length;
       int ones = 0;
       for (int cycle = 0; cycle < abs(k); ++cycle) ones += values[cycle] < abs(code);

@@ -16,7 +16,8 @@ struct DeviceTables {
   int length = 0, levels = 0, words = 0;  // words: 32-bit words per bit pattern, a power of two
   int64_t lanes = 0;
   const int32_t* lane_of = nullptr;    // per position, or null: position modulo lanes
-  const uint16_t* a_cycles = nullptr;  // (lanes, levels + 1) cycles that a code of a enables
+  const uint16_t* a_cycles = nullptr;  // (lanes, levels + 1) cycles that a code of a enables; null:
+                                       // as many as the code
   const uint16_t* b_ones = nullptr;    // (lanes, levels + 1) ones of a code of b in all cycles
   const uint16_t* b_values = nullptr;  // (lanes, length) the sequence itself
   const uint32_t* b_bits = nullptr;    // (lanes, levels + 1, words) bit t: b_values[t] < code
@@ -26,14 +27,26 @@ struct GemmProblem {
   int64_t batches = 1, n = 0, m = 0, d = 0;
   int64_t chunk = 0, chunks = 1;  // columns per chunk (d when one)
   bool unipolar = false;
-  CodeLayout a_layout, b_layout;      // same stages and positions
+  StageLayout a_layout;
   const int16_t* a_cycles = nullptr;  // sign * enabled cycles, in a_layout
-  const int16_t* b_codes = nullptr;   // sign * code, in b_layout
+  const int16_t* b_codes = nullptr;   // (batches, m, d) sign * code
   DeviceTables tables;
   Dequantizer dequantizer;           // device pointers
-  const Affine* a_tensor = nullptr;  // per_tensor: the operands' maps
-  const Affine* b_tensor = nullptr;
+  const double* a_tensor = nullptr;  // per_tensor: scale and zero point of the operands
+  const double* b_tensor = nullptr;
   float* out = nullptr;  // (batches, n, m), contiguous
+
+  // Where set, kernels write exact sums of parts of the K axis here instead of outputs:
+  // (slots, batches, n, m). Every chunk has slots / chunks parts, in order.
+  int32_t* partial = nullptr;
+  int64_t slots = 0;
+};
+
+/// What the kernels need to know of a device.
+struct DeviceLimits {
+  int major = 0;             // compute capability
+  int multiprocessors = 0;
+  int shared_memory = 0;     // bytes that a block can have
 };
 
 }  // namespace scmp::cuda

@@ -1,9 +1,11 @@
-// sc_matmul on the CPU: quantize both operands, count, dequantize.
+// sc_matmul on the CPU: quantize both operands (or take b prepared), count, dequantize.
 #include "ops/sc_matmul.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 #include <torch/library.h>
+
+#include <algorithm>
 
 #include "cache/stream_cache.h"
 #include "gemm/cpu/gemm_cpu.h"
@@ -13,51 +15,132 @@
 namespace scmp {
 namespace {
 
-// Scales and zero points in the layout that the epilogue reads.
-struct EpilogueData {
-  Buffer<float> a_scale, b_scale, a_zeros, b_zeros;
+// b as the gemm and its epilogue read it.
+struct OperandB {
+  int64_t rows = 0;
+  const int16_t* codes = nullptr;       // (batches, rows, depth)
+  const float* scales = nullptr;        // (batches, chunks, rows)
+  const float* zero_points = nullptr;   // (batches, rows), per_row unipolar
+  const float* level_sums = nullptr;    // (batches, rows), unipolar
+  double tensor_scale = 0.0, tensor_zero_point = 0.0;  // per_tensor
 };
 
-Buffer<float> zero_points(const RowAffines& affines) {
-  Buffer<float> zeros(affines.affine.size());
-  for (size_t i = 0; i < zeros.size(); ++i) zeros[i] = affines.affine[i].zero_point;
-  return zeros;
+void write_zero_points(const RowAffines& affines, float* out) {
+  for (size_t i = 0; i < affines.affine.size(); ++i) out[i] = affines.affine[i].zero_point;
 }
 
-void fill_epilogue(const MatmulKnobs& knobs, const MatmulPlan& plan, const QuantizedOperand& a,
-                   const QuantizedOperand& b, int64_t depth, GemmProblem& p, EpilogueData& data) {
-  Dequantizer& q = p.dequantizer;
-  q = make_dequantizer(knobs, plan, depth);
-  q.n = p.n;
-  q.m = p.m;
-  q.a_sum = a.level_sum.data();
-  q.b_sum = b.level_sum.data();
-  if (knobs.granularity == Granularity::per_tensor) {
-    const Affine &all_a = a.affines.affine[0], &all_b = b.affines.affine[0];
-    q.tensor_scale = static_cast<float>(all_a.scale64 * all_b.scale64);
-    q.a_zero = all_a.zero_point;
-    q.b_zero = all_b.zero_point;
-    q.zero_product =
-        static_cast<float>(static_cast<double>(depth) * all_a.zero_point64 * all_b.zero_point64);
-    return;
-  }
-  data.a_scale = Buffer<float>(a.affines.affine.size());
-  for (size_t i = 0; i < data.a_scale.size(); ++i) data.a_scale[i] = a.affines.affine[i].scale;
-  data.b_scale = Buffer<float>(b.affines.affine.size());
-  for (int64_t row = 0; row < p.batches * p.m; ++row) {
-    const int64_t batch = row / p.m, column = row % p.m;
-    for (int64_t chunk = 0; chunk < p.chunks; ++chunk) {
-      data.b_scale[(batch * p.chunks + chunk) * p.m + column] = b.affines.at(row, chunk).scale;
+void write_scales(const RowAffines& affines, int64_t batches, int64_t rows, float* out) {
+  for (int64_t row = 0; row < batches * rows; ++row) {
+    const int64_t batch = row / rows, within = row % rows;
+    for (int64_t chunk = 0; chunk < affines.chunks; ++chunk) {
+      out[(batch * affines.chunks + chunk) * rows + within] = affines.at(row, chunk).scale;
     }
   }
-  q.a_scale = data.a_scale.data();
-  q.b_scale = data.b_scale.data();
-  if (knobs.unipolar) {
-    data.a_zeros = zero_points(a.affines);
-    data.b_zeros = zero_points(b.affines);
-    q.a_zeros = data.a_zeros.data();
-    q.b_zeros = data.b_zeros.data();
+}
+
+// A quantized b and its view.
+struct QuantizedB {
+  QuantizedOperand operand;
+  Buffer<float> scales, zero_points;
+  OperandB view;
+
+  QuantizedB(const Source& source, const MatmulKnobs& knobs, const MatmulPlan& plan) {
+    operand =
+        quantize_operand(source, plan.scheme, plan.b_grouping, knobs.levels, parallel_for);
+    view.rows = source.rows;
+    view.codes = operand.codes.data();
+    view.level_sums = operand.level_sum.data();
+    if (knobs.granularity == Granularity::per_tensor) {
+      view.tensor_scale = operand.affines.affine[0].scale64;
+      view.tensor_zero_point = operand.affines.affine[0].zero_point64;
+      return;
+    }
+    scales = Buffer<float>(operand.affines.affine.size());
+    write_scales(operand.affines, source.batches, source.rows, scales.data());
+    view.scales = scales.data();
+    if (knobs.unipolar) {
+      zero_points = Buffer<float>(operand.affines.affine.size());
+      write_zero_points(operand.affines, zero_points.data());
+      view.zero_points = zero_points.data();
+    }
   }
+};
+
+OperandB view_of(const Prepared& b) {
+  OperandB view;
+  view.rows = b.codes.size(-2);
+  view.codes = b.codes.const_data_ptr<int16_t>();
+  view.scales = b.scales.const_data_ptr<float>();
+  view.zero_points = b.zero_points.const_data_ptr<float>();
+  view.level_sums = b.level_sums.const_data_ptr<float>();
+  if (b.tensor_map.numel() > 0) {
+    view.tensor_scale = b.tensor_map.const_data_ptr<double>()[0];
+    view.tensor_zero_point = b.tensor_map.const_data_ptr<double>()[1];
+  }
+  return view;
+}
+
+void smooth(Source& source, Smoothing smoothing, const at::Tensor& scales) {
+  source.smoothing = smoothing;
+  source.smooth_scales = scales.const_data_ptr<float>();
+}
+
+// Quantizes a and multiplies; `out` has elements and depth is not 0.
+void multiply(const Source& a, const OperandB& b, const MatmulKnobs& knobs, const MatmulPlan& plan,
+              float* out) {
+  const auto streams = cached_streams(plan.streams);
+  const QuantizedOperand qa =
+      quantize_operand(a, plan.scheme, plan.a_grouping, knobs.levels, parallel_for);
+  GemmProblem problem;
+  problem.batches = a.batches;
+  problem.n = a.rows;
+  problem.m = b.rows;
+  problem.d = a.dim;
+  problem.chunk = plan.chunk;
+  problem.chunks = plan.chunks;
+  problem.unipolar = knobs.unipolar;
+  problem.a_codes = qa.codes.data();
+  problem.b_codes = b.codes;
+  problem.streams = streams.get();
+  problem.stream_key = stream_key(plan.streams);
+  problem.out = out;
+
+  Dequantizer& q = problem.dequantizer;
+  q = make_dequantizer(knobs, plan, a.dim);
+  q.n = problem.n;
+  q.m = problem.m;
+  q.a_sum = qa.level_sum.data();
+  q.b_sum = b.level_sums;
+  Buffer<float> a_scales, a_zero_points;
+  if (knobs.granularity == Granularity::per_tensor) {
+    const Affine& map = qa.affines.affine[0];
+    q.tensor_scale = static_cast<float>(map.scale64 * b.tensor_scale);
+    q.a_zero = map.zero_point;
+    q.b_zero = static_cast<float>(b.tensor_zero_point);
+    q.zero_product = static_cast<float>(static_cast<double>(a.dim) * map.zero_point64 *
+                                        b.tensor_zero_point);
+  } else {
+    a_scales = Buffer<float>(qa.affines.affine.size());
+    for (size_t i = 0; i < a_scales.size(); ++i) a_scales[i] = qa.affines.affine[i].scale;
+    q.a_scale = a_scales.data();
+    q.b_scale = b.scales;
+    if (knobs.unipolar) {
+      a_zero_points = Buffer<float>(qa.affines.affine.size());
+      write_zero_points(qa.affines, a_zero_points.data());
+      q.a_zeros = a_zero_points.data();
+      q.b_zeros = b.zero_points;
+    }
+  }
+  cpu_gemm(problem, current_cpu_kernel(), parallel_for);
+}
+
+// The output, filled where there is nothing to multiply.
+at::Tensor make_output(const at::Tensor& a, int64_t columns) {
+  auto shape = a.sizes().vec();
+  const int64_t depth = shape.back();
+  shape.back() = columns;
+  const auto options = a.options().dtype(at::kFloat);
+  return depth == 0 ? at::zeros(shape, options) : at::empty(shape, options);
 }
 
 at::Tensor sc_matmul_cpu(const at::Tensor& a, const at::Tensor& b, c10::string_view granularity,
@@ -74,45 +157,102 @@ at::Tensor sc_matmul_cpu(const at::Tensor& a, const at::Tensor& b, c10::string_v
   at::Tensor scales;
   if (smooth_scales && smooth_scales->defined()) {
     scales = check_smooth_values("sc_matmul", *smooth_scales);
-    source_a.smoothing = Smoothing::divide;
-    source_b.smoothing = Smoothing::multiply;
-    source_a.smooth_scales = source_b.smooth_scales = scales.const_data_ptr<float>();
+    smooth(source_a, Smoothing::divide, scales);
+    smooth(source_b, Smoothing::multiply, scales);
   }
-  const int64_t depth = source_a.dim;
-  auto shape = a.sizes().vec();
-  shape.back() = source_b.rows;
-  const auto options = a.options().dtype(at::kFloat);
-  if (depth == 0) return at::zeros(shape, options);
-  at::Tensor out = at::empty(shape, options);
-  if (out.numel() == 0) return out;
-
-  const MatmulPlan plan = plan_sc_matmul(knobs, depth);
-  const auto streams = cached_streams(plan.streams);
-  const QuantizedOperand qa =
-      quantize_operand(source_a, plan.scheme, plan.a_grouping, knobs.levels, parallel_for);
-  const QuantizedOperand qb =
-      quantize_operand(source_b, plan.scheme, plan.b_grouping, knobs.levels, parallel_for);
-  GemmProblem problem;
-  problem.batches = source_a.batches;
-  problem.n = source_a.rows;
-  problem.m = source_b.rows;
-  problem.d = depth;
-  problem.chunk = plan.chunk;
-  problem.chunks = plan.chunks;
-  problem.unipolar = knobs.unipolar;
-  problem.a_codes = qa.codes.data();
-  problem.b_codes = qb.codes.data();
-  problem.streams = streams.get();
-  problem.stream_key = stream_key(plan.streams);
-  problem.out = out.mutable_data_ptr<float>();
-  EpilogueData data;
-  fill_epilogue(knobs, plan, qa, qb, depth, problem, data);
-  cpu_gemm(problem, current_cpu_kernel(), parallel_for);
+  at::Tensor out = make_output(a, source_b.rows);
+  if (out.numel() == 0 || source_a.dim == 0) return out;
+  const MatmulPlan plan = plan_sc_matmul(knobs, source_a.dim);
+  const QuantizedB quantized(source_b, knobs, plan);
+  multiply(source_a, quantized.view, knobs, plan, out.mutable_data_ptr<float>());
   return out;
+}
+
+std::vector<at::Tensor> prepare_cpu(const at::Tensor& b, c10::string_view granularity,
+                                    c10::string_view mode, int64_t sc_prec, int64_t chunk_d,
+                                    int64_t group_b, std::optional<int64_t> rng_levels,
+                                    std::optional<c10::string_view> config,
+                                    bool halve_bipolar_stoc_len,
+                                    const std::optional<at::Tensor>& smooth_scales,
+                                    bool /*expand: the CPU kernels read codes*/) {
+  const MatmulKnobs knobs =
+      check_prepare("prepare", b,
+                    {granularity, mode, sc_prec, std::nullopt, chunk_d, 1, group_b, rng_levels,
+                     config, halve_bipolar_stoc_len, smooth_scales});
+  const bool smoothed = smooth_scales && smooth_scales->defined();
+  Prepared out = empty_prepared(b, knobs, smoothed);
+  Source source = source_of(b);
+  if (smoothed) {
+    out.smooth_scales.copy_(check_smooth_values("prepare", *smooth_scales));
+    smooth(source, Smoothing::multiply, out.smooth_scales);
+  }
+  if (source.dim == 0 || source.total_rows() == 0) {  // never multiplied
+    for (const at::Tensor& part : {out.scales, out.zero_points, out.level_sums, out.tensor_map}) {
+      part.zero_();
+    }
+    return out.list();
+  }
+  const MatmulPlan plan = plan_sc_matmul(knobs, source.dim);
+  const QuantizedOperand q =
+      quantize_operand(source, plan.scheme, plan.b_grouping, knobs.levels, parallel_for);
+  std::copy_n(q.codes.data(), q.codes.size(), out.codes.mutable_data_ptr<int16_t>());
+  if (knobs.unipolar) {
+    std::copy_n(q.level_sum.data(), q.level_sum.size(), out.level_sums.mutable_data_ptr<float>());
+  }
+  if (knobs.granularity == Granularity::per_tensor) {
+    const Affine& map = q.affines.affine[0];
+    out.scales.fill_(map.scale);
+    out.tensor_map.mutable_data_ptr<double>()[0] = map.scale64;
+    out.tensor_map.mutable_data_ptr<double>()[1] = map.zero_point64;
+  } else {
+    write_scales(q.affines, source.batches, source.rows, out.scales.mutable_data_ptr<float>());
+    if (knobs.unipolar) write_zero_points(q.affines, out.zero_points.mutable_data_ptr<float>());
+  }
+  return out.list();
+}
+
+at::Tensor sc_matmul_prepared_cpu(const at::Tensor& a, at::TensorList b, c10::string_view spec,
+                                  int64_t group_a, std::optional<int64_t> stoc_len) {
+  const PreparedCall call = check_prepared(a, b, spec, group_a, stoc_len);
+  check_codes("sc_matmul", call.b.codes, call.knobs);
+  Source source = source_of(a);
+  at::Tensor scales;
+  if (call.spec->smooth) {
+    scales = check_smooth_values("sc_matmul", call.b.smooth_scales);
+    smooth(source, Smoothing::divide, scales);
+  }
+  at::Tensor out = make_output(a, call.spec->rows());
+  if (out.numel() == 0 || source.dim == 0) return out;
+  const MatmulPlan plan = plan_sc_matmul(call.knobs, source.dim);
+  multiply(source, view_of(call.b), call.knobs, plan, out.mutable_data_ptr<float>());
+  return out;
+}
+
+at::Tensor expand_prepared_cpu(at::TensorList b, c10::string_view spec) {
+  const PreparedCall call = check_prepared_b("sc_matmul", b, spec, 1, std::nullopt);
+  return at::empty({0}, call.b.codes.options().dtype(at::kByte));  // the CPU kernels read codes
+}
+
+std::string prepare_spec_any(at::IntArrayRef shape, c10::string_view granularity,
+                             c10::string_view mode, int64_t sc_prec, int64_t chunk_d,
+                             int64_t group_b, std::optional<int64_t> rng_levels,
+                             std::optional<c10::string_view> config, bool halve_bipolar_stoc_len,
+                             const std::optional<at::Tensor>& smooth_scales, bool /*expand*/) {
+  return prepare_spec(shape, {granularity, mode, sc_prec, std::nullopt, chunk_d, 1, group_b,
+                              rng_levels, config, halve_bipolar_stoc_len, smooth_scales});
 }
 
 }  // namespace
 
-TORCH_LIBRARY_IMPL(scmp, CPU, m) { m.impl("sc_matmul", sc_matmul_cpu); }
+TORCH_LIBRARY_IMPL(scmp, CompositeExplicitAutograd, m) {
+  m.impl("prepare_spec", prepare_spec_any);
+}
+
+TORCH_LIBRARY_IMPL(scmp, CPU, m) {
+  m.impl("expand_prepared", expand_prepared_cpu);
+  m.impl("sc_matmul", sc_matmul_cpu);
+  m.impl("sc_matmul.prepared", sc_matmul_prepared_cpu);
+  m.impl("prepare", prepare_cpu);
+}
 
 }  // namespace scmp

@@ -79,11 +79,14 @@ DeviceStreams upload(const StreamSet& streams) {
   const size_t values = image.add<uint16_t>(lanes * streams.length);
   const size_t lane_of = image.add<int32_t>(streams.lane_of.size());
   const size_t bits = image.add<uint32_t>(with_bits ? lanes * codes * words : 0);
+  bool identity = true;  // every code of a enables as many cycles
   for (size_t lane = 0; lane < lanes; ++lane) {
     prefix_counts(streams.a_lane(lane), streams.length, streams.levels,
                   image.at<uint16_t>(cycles) + lane * codes);
     prefix_counts(streams.b_lane(lane), streams.length, streams.levels,
                   image.at<uint16_t>(ones) + lane * codes);
+    const uint16_t* counts = image.at<uint16_t>(cycles) + lane * codes;
+    for (size_t code = 0; code < codes; ++code) identity = identity && counts[code] == code;
     if (with_bits) {
       fill_bits(streams, lane, words, image.at<uint32_t>(bits) + lane * codes * words);
     }
@@ -104,7 +107,7 @@ DeviceStreams upload(const StreamSet& streams) {
   t.levels = streams.levels;
   t.words = words;
   t.lanes = streams.lanes;
-  t.a_cycles = reinterpret_cast<const uint16_t*>(base + cycles);
+  if (!identity) t.a_cycles = reinterpret_cast<const uint16_t*>(base + cycles);
   t.b_ones = reinterpret_cast<const uint16_t*>(base + ones);
   t.b_values = reinterpret_cast<const uint16_t*>(base + values);
   if (!streams.lane_of.empty()) t.lane_of = reinterpret_cast<const int32_t*>(base + lane_of);

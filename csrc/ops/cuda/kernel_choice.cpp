@@ -7,14 +7,29 @@
 #include <atomic>
 
 #include "common/error.h"
+#include "gemm/cuda/few_rows.h"
 #include "gemm/cuda/mma_b1.h"
+#include "gemm/cuda/mma_s8.h"
 
 namespace scmp::cuda {
 namespace {
 
-constexpr std::array<const char*, 3> kNames = {"auto", "mma_b1", "plain"};
+constexpr std::array<const char*, 5> kNames = {"auto", "few_rows", "mma_b1", "mma_s8", "plain"};
 
 std::atomic<Kernel> forced{Kernel::automatic};
+
+std::string refusal(Kernel kernel, const GemmProblem& problem, const DeviceLimits& device) {
+  switch (kernel) {
+    case Kernel::few_rows:
+      return few_rows_refuses(problem, device);
+    case Kernel::mma_b1:
+      return mma_b1_refuses(problem, device);
+    case Kernel::mma_s8:
+      return mma_s8_refuses(problem, device);
+    default:
+      return "";
+  }
+}
 
 }  // namespace
 
@@ -22,24 +37,35 @@ std::vector<std::string> kernel_names() { return {kNames.begin() + 1, kNames.end
 
 void force_kernel(const std::string& name) {
   const auto it = std::find(kNames.begin(), kNames.end(), name);
-  require(it != kNames.end(), "set_cuda_kernel: name must be one of auto, mma_b1, plain, got '",
-          name, "'");
+  std::string allowed;
+  for (const char* known : kNames) allowed += (allowed.empty() ? "" : ", ") + std::string(known);
+  require(it != kNames.end(), "set_cuda_kernel: name must be one of ", allowed, ", got '", name,
+          "'");
   forced = static_cast<Kernel>(it - kNames.begin());
 }
 
 std::string forced_kernel() { return kNames[static_cast<size_t>(forced.load())]; }
 
-int shared_memory_per_block() {
-  return static_cast<int>(at::cuda::getCurrentDeviceProperties()->sharedMemPerBlockOptin);
+DeviceLimits current_device_limits() {
+  const cudaDeviceProp* properties = at::cuda::getCurrentDeviceProperties();
+  DeviceLimits limits;
+  limits.major = properties->major;
+  limits.multiprocessors = properties->multiProcessorCount;
+  limits.shared_memory = static_cast<int>(properties->sharedMemPerBlockOptin);
+  return limits;
 }
 
-Kernel choose_kernel(const GemmProblem& problem) {
+Kernel choose_kernel(const GemmProblem& problem, const DeviceLimits& device) {
   const Kernel wanted = forced.load(std::memory_order_relaxed);
-  if (wanted == Kernel::plain) return Kernel::plain;
-  const std::string why = mma_b1_refuses(problem, at::cuda::getCurrentDeviceProperties()->major,
-                                         shared_memory_per_block());
-  require(wanted == Kernel::automatic || why.empty(), "kernel mma_b1 cannot run this: ", why);
-  return why.empty() ? Kernel::mma_b1 : Kernel::plain;
+  if (wanted != Kernel::automatic) {
+    const std::string why = refusal(wanted, problem, device);
+    require(why.empty(), "kernel ", forced_kernel(), " cannot run this: ", why);
+    return wanted;
+  }
+  for (Kernel kernel : {Kernel::few_rows, Kernel::mma_b1, Kernel::mma_s8}) {
+    if (refusal(kernel, problem, device).empty()) return kernel;
+  }
+  return Kernel::plain;
 }
 
 }  // namespace scmp::cuda

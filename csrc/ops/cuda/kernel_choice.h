@@ -8,17 +8,16 @@
 
 namespace scmp::cuda {
 
-enum class Kernel { automatic, mma_b1, plain };
+enum class Kernel { automatic, few_rows, mma_b1, mma_s8, plain };
 
 std::vector<std::string> kernel_names();  // without "auto"
 /// "auto" undoes; ValueError for another name.
 void force_kernel(const std::string& name);
 std::string forced_kernel();
 
-/// Bytes of shared memory that a block can have on the current device.
-int shared_memory_per_block();
+DeviceLimits current_device_limits();
 
-/// The kernel for `problem` on the current device; a forced one that refuses is a ValueError.
-Kernel choose_kernel(const GemmProblem& problem);
+/// The kernel for `problem`; a forced one that refuses is a ValueError that says why.
+Kernel choose_kernel(const GemmProblem& problem, const DeviceLimits& device);
 
 }  // namespace scmp::cuda

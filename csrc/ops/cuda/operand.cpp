@@ -1,5 +1,6 @@
 #include "ops/cuda/operand.h"
 
+#include <ATen/cuda/CUDAContext.h>
 #include <ATen/ops/empty.h>
 
 namespace scmp::cuda {
@@ -24,7 +25,9 @@ QuantizeArgs operand_args(const at::Tensor& x, const QuantScheme& scheme, const 
   return args;
 }
 
-int64_t range_key_words(const QuantizeArgs& args) {
+namespace {
+
+int64_t range_key_bytes(const QuantizeArgs& args) {
   if (args.range_from != RangeFrom::keys) return 0;
   const Source& s = args.source;
   int64_t groups = 1;
@@ -32,7 +35,31 @@ int64_t range_key_words(const QuantizeArgs& args) {
   if (args.group_kind == static_cast<int>(Grouping::Kind::row_groups)) {
     groups = s.batches * ((s.rows - 1) / args.rows_per_group + 1);
   }
-  return groups * args.chunks * 3;
+  return groups * args.chunks * 3 * static_cast<int64_t>(sizeof(uint32_t));
+}
+
+}  // namespace
+
+RangeKeys::RangeKeys(Workspace& workspace, const QuantizeArgs* operands, int count) {
+  for (int i = 0; i < count; ++i) {
+    offsets_[i] = bytes_;
+    bytes_ += range_key_bytes(operands[i]);
+  }
+  first_ = workspace.reserve(bytes_);
+}
+
+void RangeKeys::quantize(const Workspace& workspace, QuantizeArgs* operands, int count) const {
+  const cudaStream_t stream = at::cuda::getCurrentCUDAStream();
+  if (any()) {
+    char* keys = workspace.at<char>(first_);
+    C10_CUDA_CHECK(cudaMemsetAsync(keys, 0, bytes_, stream));
+    for (int i = 0; i < count; ++i) {
+      operands[i].range_keys = reinterpret_cast<uint32_t*>(keys + offsets_[i]);
+    }
+    find_ranges(operands, count, stream);
+  }
+  cuda::quantize(operands, count, stream);
+  C10_CUDA_KERNEL_LAUNCH_CHECK();
 }
 
 void Workspace::allocate(const at::Tensor& like) {

@@ -13,9 +13,6 @@ namespace scmp::cuda {
 QuantizeArgs operand_args(const at::Tensor& x, const QuantScheme& scheme, const Grouping& grouping,
                           int levels);
 
-/// Words of range keys that the operand needs (0: none).
-int64_t range_key_words(const QuantizeArgs& args);
-
 /// Aligned parts of one allocation: reserve everything, allocate once, then take pointers.
 class Workspace {
  public:
@@ -33,6 +30,20 @@ class Workspace {
  private:
   at::Tensor storage_;
   size_t size_ = 0;
+};
+
+/// The ranges of groups that span segments, and the launches around them.
+class RangeKeys {
+ public:
+  /// Reserves keys for those operands that need them.
+  RangeKeys(Workspace& workspace, const QuantizeArgs* operands, int count);
+  /// Finds the ranges where there are keys, then quantizes, on the current stream.
+  void quantize(const Workspace& workspace, QuantizeArgs* operands, int count) const;
+  bool any() const { return bytes_ > 0; }
+
+ private:
+  size_t first_ = 0, bytes_ = 0;
+  size_t offsets_[2] = {};
 };
 
 }  // namespace scmp::cuda

@@ -21,23 +21,12 @@ at::Tensor per_row(const at::Tensor& x) {
   return at::empty(x.sizes().slice(0, x.dim() - 1), x.options().dtype(at::kFloat));
 }
 
-// Finds the ranges where groups need it, then quantizes.
 void run(const at::Tensor& x, QuantizeArgs& args) {
   if (x.numel() == 0 && args.source.total_rows() == 0) return;
-  const cudaStream_t stream = at::cuda::getCurrentCUDAStream();
   Workspace workspace;
-  const size_t bytes = range_key_words(args) * sizeof(uint32_t);
-  const size_t keys = workspace.reserve(bytes);
-  if (bytes > 0) {
-    workspace.allocate(x);
-    args.range_keys = workspace.at<uint32_t>(keys);
-    C10_CUDA_CHECK(cudaMemsetAsync(args.range_keys, 0, bytes, stream));
-  }
-  with_value_errors("quantize", [&] {
-    if (bytes > 0) find_ranges(&args, 1, stream);
-    quantize(&args, 1, stream);
-  });
-  C10_CUDA_KERNEL_LAUNCH_CHECK();
+  const RangeKeys keys(workspace, &args, 1);
+  if (keys.any()) workspace.allocate(x);
+  with_value_errors("quantize", [&] { keys.quantize(workspace, &args, 1); });
 }
 
 std::tuple<at::Tensor, at::Tensor> fused_quantize_bipolar_cuda(const at::Tensor& x, double abs_max,

@@ -1,4 +1,4 @@
-// sc_matmul on CUDA: quantize both operands in one launch, then slabs of expand and gemm.
+// sc_matmul on CUDA: quantize the operands in one launch, then the gemm.
 #include "ops/sc_matmul.h"
 
 #include <ATen/cuda/CUDAContext.h>
@@ -7,12 +7,9 @@
 #include <c10/cuda/CUDAGuard.h>
 #include <torch/library.h>
 
-#include <algorithm>
-
 #include "gemm/cuda/mma_b1.h"
-#include "gemm/cuda/plain.h"
 #include "ops/cuda/device_streams.h"
-#include "ops/cuda/kernel_choice.h"
+#include "ops/cuda/gemm.h"
 #include "ops/cuda/operand.h"
 #include "ops/smooth_scales.h"
 #include "ops/value_error.h"
@@ -20,16 +17,31 @@
 namespace scmp::cuda {
 namespace {
 
-constexpr int64_t kSlabBytes = int64_t{145} << 20;
-
-CodeLayout code_layout(int64_t rows, const MatmulPlan& plan, int positions) {
-  CodeLayout layout;
-  layout.rows = rows;
+StageLayout stage_layout(int64_t rows, const MatmulPlan& plan, int positions) {
+  StageLayout layout;
   layout.rows_padded = (rows + 7) / 8 * 8;
   layout.positions = positions;
   layout.stages_per_chunk = (plan.chunk + positions - 1) / positions;
   layout.stages = layout.stages_per_chunk * plan.chunks;
   return layout;
+}
+
+QuantizeArgs a_args(const at::Tensor& a, const MatmulKnobs& knobs, const MatmulPlan& plan,
+                    const DeviceTables& tables) {
+  QuantizeArgs args = operand_args(a, plan.scheme, plan.a_grouping, knobs.levels);
+  args.output = Output::staged_cycles;
+  args.layout = stage_layout(args.source.rows, plan, mma_b1_positions(tables.words));
+  args.cycles = tables.a_cycles;
+  args.lane_of = tables.lane_of;
+  args.lanes = tables.lanes;
+  return args;
+}
+
+QuantizeArgs b_args(const at::Tensor& b, const MatmulKnobs& knobs, const MatmulPlan& plan) {
+  QuantizeArgs args = operand_args(b, plan.scheme, plan.b_grouping, knobs.levels);
+  args.output = Output::signed_codes;
+  args.scales_transposed = true;
+  return args;
 }
 
 void set_smoothing(QuantizeArgs& args, const at::Tensor& scales, Smoothing smoothing) {
@@ -39,45 +51,88 @@ void set_smoothing(QuantizeArgs& args, const at::Tensor& scales, Smoothing smoot
   args.smooth_stride = scales.stride(0);
 }
 
+// With SCMP_SYNC_CHECKS=1: values that only the device knows, checked as on the CPU.
+void sync_check(const char* op, const MatmulKnobs& knobs, const at::Tensor& scales) {
+  if (!knobs.sync_checks) return;
+  TORCH_CHECK_VALUE(!capturing(), op,
+                    ": SCMP_SYNC_CHECKS=1 syncs, which a CUDA graph capture cannot; unset it");
+  check_smooth_values(op, scales);
+}
+
+int64_t code_count(const QuantizeArgs& args) {
+  const StageLayout& l = args.layout;
+  return args.output == Output::staged_cycles
+             ? args.source.batches * l.stages * l.rows_padded * l.positions
+             : args.source.total_rows() * args.source.dim;
+}
+
 // Where one operand's results lie in the workspace.
 struct OperandParts {
-  size_t codes, scales, zeros, sums, affine, keys;
+  size_t codes, scales, zeros, sums, map;
 
   OperandParts(Workspace& workspace, const QuantizeArgs& args) {
-    const CodeLayout& l = args.layout;
     const int64_t rows = args.source.total_rows();
-    keys = workspace.reserve(range_key_words(args) * sizeof(uint32_t));
-    codes = workspace.reserve(args.source.batches * l.stages * l.rows_padded * l.positions *
-                              sizeof(int16_t));
+    codes = workspace.reserve(code_count(args) * sizeof(int16_t));
     scales = workspace.reserve(rows * args.chunks * sizeof(float));
     const int64_t unipolar_rows = args.scheme.unipolar ? rows : 0;
     zeros = workspace.reserve(unipolar_rows * sizeof(float));
     sums = workspace.reserve(unipolar_rows * sizeof(float));
-    affine = workspace.reserve(sizeof(Affine));
+    map = workspace.reserve(2 * sizeof(double));
   }
 
   void point(const Workspace& workspace, bool tensor, QuantizeArgs& args) const {
     args.codes = workspace.at<int16_t>(codes);
     args.scales = workspace.at<float>(scales);
-    args.range_keys = workspace.at<uint32_t>(keys);
     if (args.scheme.unipolar) {
       args.zeros = workspace.at<float>(zeros);
       args.sums = workspace.at<float>(sums);
     }
-    if (tensor) args.tensor_affine = workspace.at<Affine>(affine);
+    if (tensor) args.tensor_map = workspace.at<double>(map);
   }
 };
 
-void clear_keys(const QuantizeArgs& args, cudaStream_t stream) {
-  const int64_t words = range_key_words(args);
-  if (words > 0) {
-    C10_CUDA_CHECK(cudaMemsetAsync(args.range_keys, 0, words * sizeof(uint32_t), stream));
-  }
-}
+// Where b's codes and scales lie, quantized in this call or before it.
+struct OperandB {
+  int64_t rows;
+  const int16_t* codes;
+  const float *scales, *zeros, *sums;
+  const double* map;
 
-Dequantizer dequantizer(const MatmulKnobs& knobs, const MatmulPlan& plan, const GemmProblem& p,
-                        const QuantizeArgs& a, const QuantizeArgs& b) {
-  Dequantizer q = make_dequantizer(knobs, plan, p.d);
+  explicit OperandB(const QuantizeArgs& b)
+      : rows(b.source.rows),
+        codes(b.codes),
+        scales(b.scales),
+        zeros(b.zeros),
+        sums(b.sums),
+        map(b.tensor_map) {}
+  explicit OperandB(const Prepared& b)
+      : rows(b.codes.size(-2)),
+        codes(b.codes.const_data_ptr<int16_t>()),
+        scales(b.scales.const_data_ptr<float>()),
+        zeros(b.zero_points.const_data_ptr<float>()),
+        sums(b.level_sums.const_data_ptr<float>()),
+        map(b.tensor_map.const_data_ptr<double>()) {}
+};
+
+GemmProblem make_problem(const QuantizeArgs& a, const OperandB& b, const MatmulKnobs& knobs,
+                         const MatmulPlan& plan, const DeviceTables& tables, float* out) {
+  GemmProblem p;
+  p.batches = a.source.batches;
+  p.n = a.source.rows;
+  p.m = b.rows;
+  p.d = a.source.dim;
+  p.chunk = plan.chunk;
+  p.chunks = plan.chunks;
+  p.unipolar = knobs.unipolar;
+  p.a_layout = a.layout;
+  p.a_cycles = a.codes;
+  p.b_codes = b.codes;
+  p.tables = tables;
+  p.a_tensor = a.tensor_map;
+  p.b_tensor = b.map;
+  p.out = out;
+  Dequantizer& q = p.dequantizer;
+  q = make_dequantizer(knobs, plan, p.d);
   q.n = p.n;
   q.m = p.m;
   q.a_scale = a.scales;
@@ -86,24 +141,16 @@ Dequantizer dequantizer(const MatmulKnobs& knobs, const MatmulPlan& plan, const 
   q.b_zeros = b.zeros;
   q.a_sum = a.sums;
   q.b_sum = b.sums;
-  return q;
+  return p;
 }
 
-void run_gemm(const GemmProblem& p, const at::Tensor& like, cudaStream_t stream) {
-  if (choose_kernel(p) == Kernel::plain) {
-    plain_gemm(p, stream);
-  } else {
-    const int64_t tiles = mma_b1_tiles(p);
-    const int64_t per_slab = std::clamp<int64_t>(kSlabBytes / mma_b1_workspace(p, 1), 1,
-                                                 std::min<int64_t>(tiles, 65535));
-    const at::Tensor slab =
-        at::empty({mma_b1_workspace(p, per_slab)}, like.options().dtype(at::kByte));
-    for (int64_t first = 0; first < tiles; first += per_slab) {
-      mma_b1_gemm(p, slab.mutable_data_ptr(), first, std::min(per_slab, tiles - first),
-                  shared_memory_per_block(), stream);
-    }
-  }
-  C10_CUDA_KERNEL_LAUNCH_CHECK();
+// The output, filled where there is nothing to multiply.
+at::Tensor make_output(const at::Tensor& a, int64_t columns) {
+  auto shape = a.sizes().vec();
+  const int64_t depth = shape.back();
+  shape.back() = columns;
+  const auto options = a.options().dtype(at::kFloat);
+  return depth == 0 ? at::zeros(shape, options) : at::empty(shape, options);
 }
 
 at::Tensor sc_matmul_cuda(const at::Tensor& a, const at::Tensor& b, c10::string_view granularity,
@@ -112,81 +159,131 @@ at::Tensor sc_matmul_cuda(const at::Tensor& a, const at::Tensor& b, c10::string_
                           std::optional<int64_t> rng_levels, std::optional<c10::string_view> config,
                           bool halve_bipolar_stoc_len,
                           const std::optional<at::Tensor>& smooth_scales) {
-  const c10::cuda::OptionalCUDAGuard guard(at::device_of(a));
-  const MatmulKnobs knobs =
+  const MatmulKnobs knobs =  // before the guard: a may be on another kind of device
       check_sc_matmul("sc_matmul", a, b,
                       {granularity, mode, sc_prec, stoc_len, chunk_d, group_a, group_b, rng_levels,
                        config, halve_bipolar_stoc_len, smooth_scales});
+  const c10::cuda::CUDAGuard guard(a.device());
   const bool smooth = smooth_scales && smooth_scales->defined();
-  if (smooth && knobs.sync_checks) {
-    TORCH_CHECK_VALUE(!capturing(),
-                      "sc_matmul: SCMP_SYNC_CHECKS=1 syncs, which a CUDA graph "
-                      "capture cannot; unset it");
-    check_smooth_values("sc_matmul", *smooth_scales);
-  }
-  auto shape = a.sizes().vec();
-  shape.back() = b.size(-2);
-  const auto options = a.options().dtype(at::kFloat);
-  const int64_t depth = a.size(-1);
-  if (depth == 0) return at::zeros(shape, options);
-  at::Tensor out = at::empty(shape, options);
-  if (out.numel() == 0) return out;
+  if (smooth) sync_check("sc_matmul", knobs, *smooth_scales);
+  at::Tensor out = make_output(a, b.size(-2));
+  if (out.numel() == 0 || a.size(-1) == 0) return out;
 
-  const MatmulPlan plan = plan_sc_matmul(knobs, depth);
+  const MatmulPlan plan = plan_sc_matmul(knobs, a.size(-1));
   const auto streams = device_streams(plan.streams);
-  const DeviceTables& tables = streams->tables;
-  const cudaStream_t stream = at::cuda::getCurrentCUDAStream();
-  QuantizeArgs operands[2] = {operand_args(a, plan.scheme, plan.a_grouping, knobs.levels),
-                              operand_args(b, plan.scheme, plan.b_grouping, knobs.levels)};
-  Workspace workspace;
-  for (QuantizeArgs& q : operands) {
-    q.layout = code_layout(q.source.rows, plan, mma_b1_positions(tables.words));
-    q.lane_of = tables.lane_of;
-    q.lanes = tables.lanes;
-  }
-  operands[0].cycles = tables.a_cycles;
-  operands[1].scales_transposed = true;
+  QuantizeArgs operands[2] = {a_args(a, knobs, plan, streams->tables), b_args(b, knobs, plan)};
   if (smooth) {
     set_smoothing(operands[0], *smooth_scales, Smoothing::divide);
     set_smoothing(operands[1], *smooth_scales, Smoothing::multiply);
   }
+  Workspace workspace;
+  const RangeKeys keys(workspace, operands, 2);
   const bool tensor = knobs.granularity == Granularity::per_tensor;
   const OperandParts parts[2] = {{workspace, operands[0]}, {workspace, operands[1]}};
   workspace.allocate(a);
-  for (int i = 0; i < 2; ++i) {
-    parts[i].point(workspace, tensor, operands[i]);
-    clear_keys(operands[i], stream);
-  }
+  for (int i = 0; i < 2; ++i) parts[i].point(workspace, tensor, operands[i]);
   with_value_errors("sc_matmul", [&] {
-    if (operands[0].range_from == RangeFrom::keys || operands[1].range_from == RangeFrom::keys) {
-      find_ranges(operands, 2, stream);
-    }
-    quantize(operands, 2, stream);
+    keys.quantize(workspace, operands, 2);
+    run_gemm(make_problem(operands[0], OperandB(operands[1]), knobs, plan, streams->tables,
+                          out.mutable_data_ptr<float>()),
+             a, {});
   });
-
-  GemmProblem problem;
-  problem.batches = operands[0].source.batches;
-  problem.n = operands[0].source.rows;
-  problem.m = operands[1].source.rows;
-  problem.d = depth;
-  problem.chunk = plan.chunk;
-  problem.chunks = plan.chunks;
-  problem.unipolar = knobs.unipolar;
-  problem.a_layout = operands[0].layout;
-  problem.b_layout = operands[1].layout;
-  problem.a_cycles = operands[0].codes;
-  problem.b_codes = operands[1].codes;
-  problem.tables = tables;
-  problem.a_tensor = operands[0].tensor_affine;
-  problem.b_tensor = operands[1].tensor_affine;
-  problem.dequantizer = dequantizer(knobs, plan, problem, operands[0], operands[1]);
-  problem.out = out.mutable_data_ptr<float>();
-  with_value_errors("sc_matmul", [&] { run_gemm(problem, a, stream); });
   return out;
+}
+
+at::Tensor sc_matmul_prepared_cuda(const at::Tensor& a, at::TensorList b, c10::string_view spec,
+                                   int64_t group_a, std::optional<int64_t> stoc_len) {
+  const PreparedCall call = check_prepared(a, b, spec, group_a, stoc_len);
+  const c10::cuda::CUDAGuard guard(a.device());
+  const MatmulKnobs& knobs = call.knobs;
+  if (call.spec->smooth) sync_check("sc_matmul", knobs, call.b.smooth_scales);
+  at::Tensor out = make_output(a, call.spec->rows());
+  if (out.numel() == 0 || a.size(-1) == 0) return out;
+
+  const MatmulPlan plan = plan_sc_matmul(knobs, a.size(-1));
+  const auto streams = device_streams(plan.streams);
+  QuantizeArgs operand = a_args(a, knobs, plan, streams->tables);
+  if (call.spec->smooth) set_smoothing(operand, call.b.smooth_scales, Smoothing::divide);
+  Workspace workspace;
+  const RangeKeys keys(workspace, &operand, 1);
+  const OperandParts parts(workspace, operand);
+  workspace.allocate(a);
+  parts.point(workspace, knobs.granularity == Granularity::per_tensor, operand);
+  with_value_errors("sc_matmul", [&] {
+    keys.quantize(workspace, &operand, 1);
+    // Bits were expanded for the length that a call has when it names none.
+    run_gemm(make_problem(operand, OperandB(call.b), knobs, plan, streams->tables,
+                          out.mutable_data_ptr<float>()),
+             a, stoc_len ? at::Tensor() : call.b.expanded);
+  });
+  return out;
+}
+
+// The bits of a prepared b for calls of the default length; (0,) where no kernel here reads them.
+at::Tensor expand(const Prepared& b, const MatmulKnobs& knobs) {
+  const MatmulPlan plan = plan_sc_matmul(knobs, b.codes.size(-1));
+  const auto streams = device_streams(plan.streams);
+  QuantizeArgs a;  // only its layout counts
+  a.source.batches = b.codes.dim() == 3 ? b.codes.size(0) : 1;
+  a.source.rows = 1;
+  a.source.dim = b.codes.size(-1);
+  a.layout = stage_layout(1, plan, mma_b1_positions(streams->tables.words));
+  return expand_bits(make_problem(a, OperandB(b), knobs, plan, streams->tables, nullptr), b.codes);
+}
+
+std::vector<at::Tensor> prepare_cuda(const at::Tensor& b, c10::string_view granularity,
+                                     c10::string_view mode, int64_t sc_prec, int64_t chunk_d,
+                                     int64_t group_b, std::optional<int64_t> rng_levels,
+                                     std::optional<c10::string_view> config,
+                                     bool halve_bipolar_stoc_len,
+                                     const std::optional<at::Tensor>& smooth_scales, bool with_bits) {
+  const MatmulKnobs knobs =
+      check_prepare("prepare", b,
+                    {granularity, mode, sc_prec, std::nullopt, chunk_d, 1, group_b, rng_levels,
+                     config, halve_bipolar_stoc_len, smooth_scales});
+  const c10::cuda::CUDAGuard guard(b.device());
+  const bool smooth = smooth_scales && smooth_scales->defined();
+  Prepared out = empty_prepared(b, knobs, smooth);
+  if (smooth) {
+    sync_check("prepare", knobs, *smooth_scales);
+    out.smooth_scales.copy_(*smooth_scales);
+  }
+  if (b.numel() == 0) {  // never multiplied
+    for (const at::Tensor& part : {out.scales, out.zero_points, out.level_sums, out.tensor_map}) {
+      part.zero_();
+    }
+    return out.list();
+  }
+  const MatmulPlan plan = plan_sc_matmul(knobs, b.size(-1));
+  QuantizeArgs args = b_args(b, knobs, plan);
+  if (smooth) set_smoothing(args, *smooth_scales, Smoothing::multiply);
+  args.codes = out.codes.mutable_data_ptr<int16_t>();
+  args.scales = out.scales.mutable_data_ptr<float>();
+  if (out.zero_points.numel() > 0) args.zeros = out.zero_points.mutable_data_ptr<float>();
+  if (out.level_sums.numel() > 0) args.sums = out.level_sums.mutable_data_ptr<float>();
+  if (out.tensor_map.numel() > 0) args.tensor_map = out.tensor_map.mutable_data_ptr<double>();
+  Workspace workspace;
+  const RangeKeys keys(workspace, &args, 1);
+  workspace.allocate(b);
+  with_value_errors("prepare", [&] { keys.quantize(workspace, &args, 1); });
+  if (with_bits) out.expanded = expand(out, knobs);
+  return out.list();
+}
+
+at::Tensor expand_prepared_cuda(at::TensorList b, c10::string_view spec) {
+  const PreparedCall call = check_prepared_b("sc_matmul", b, spec, 1, std::nullopt);
+  const c10::cuda::CUDAGuard guard(call.b.codes.device());
+  return call.b.codes.numel() == 0 ? at::empty({0}, call.b.codes.options().dtype(at::kByte))
+                                   : expand(call.b, call.knobs);
 }
 
 }  // namespace
 
-TORCH_LIBRARY_IMPL(scmp, CUDA, m) { m.impl("sc_matmul", sc_matmul_cuda); }
+TORCH_LIBRARY_IMPL(scmp, CUDA, m) {
+  m.impl("sc_matmul", sc_matmul_cuda);
+  m.impl("sc_matmul.prepared", sc_matmul_prepared_cuda);
+  m.impl("prepare", prepare_cuda);
+  m.impl("expand_prepared", expand_prepared_cuda);
+}
 
 }  // namespace scmp::cuda

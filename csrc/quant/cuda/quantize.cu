@@ -1,149 +1,23 @@
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
 #include "common/error.h"
 #include "gemm/cuda/lanes.cuh"
-#include "quant/affine.h"
 #include "quant/cuda/quantize.h"
+#include "quant/cuda/range.cuh"
+#include "quant/cuda/segment.cuh"
 
 namespace scmp::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kCached = 16;  // values of a segment that a thread keeps in registers
+constexpr int kQuads = 4;  // quads that a thread keeps in registers between its two passes
 constexpr int64_t kMostSegments = int64_t{1} << 30;
-constexpr int64_t kWarpSegment = 512;  // up to this many columns a warp takes a segment
+constexpr int64_t kWarpSegment = 32 * kQuads * 4;  // up to this many columns a warp takes a segment
+constexpr int64_t kShortSegment = 32 * 4;          // up to this many it takes kQuads of them
 
 struct Operands {
   QuantizeArgs args[2];
   int64_t blocks[2];  // thread blocks of each operand
+  bool aligned[2];    // quads can be read as one
 };
-
-__device__ float load(DType dtype, const void* data, int64_t i) {
-  switch (dtype) {
-    case DType::float16:
-      return __half2float(static_cast<const __half*>(data)[i]);
-    case DType::bfloat16:
-      return __bfloat162float(static_cast<const __nv_bfloat16*>(data)[i]);
-    case DType::float64:
-      return static_cast<float>(static_cast<const double*>(data)[i]);
-    default:
-      return static_cast<const float*>(data)[i];
-  }
-}
-
-// One segment: a row, or one chunk of it.
-struct Segment {
-  const QuantizeArgs& q;
-  int64_t row, chunk, first, count, offset;
-  const float* plain;  // the values themselves, where they are contiguous float32
-  int16_t* codes;      // gemm_codes: position 0
-
-  // 32-bit divisions: prepare() refuses more segments.
-  __device__ Segment(const QuantizeArgs& args, uint32_t index) : q(args) {
-    const auto chunks = static_cast<uint32_t>(q.chunks);
-    row = index / chunks;
-    chunk = index % chunks;
-    const Source& s = q.source;
-    first = chunk * q.chunk;
-    count = min(q.chunk, s.dim - first);
-    const int64_t batch = static_cast<uint32_t>(row) / static_cast<uint32_t>(s.rows);
-    const int64_t within = row - batch * s.rows;
-    offset = batch * s.batch_stride + within * s.row_stride;
-    plain = s.dtype == DType::float32 && s.dim_stride == 1 && s.smoothing == Smoothing::none
-                ? static_cast<const float*>(s.data) + offset + first
-                : nullptr;
-    const CodeLayout& l = q.layout;
-    codes = q.codes + ((batch * l.stages + chunk * l.stages_per_chunk) * l.rows_padded + within) *
-                          l.positions;
-  }
-
-  __device__ float value(int64_t i) const {
-    if (plain) return plain[i];
-    const Source& s = q.source;
-    const int64_t d = first + i;
-    float x = load(s.dtype, s.data, offset + d * s.dim_stride);
-    if (s.smoothing == Smoothing::none) return x;
-    const float scale = load(q.smooth_dtype, q.smooth_scales, d * q.smooth_stride);
-    if (!(scale > 0.0f && scale < __int_as_float(0x7f800000))) return quiet_nan();
-    return s.smoothing == Smoothing::divide ? f32_div(x, scale) : f32_mul(x, scale);
-  }
-
-  __device__ int64_t group() const {
-    if (q.group_kind == 2) return 0;
-    const int64_t batch = row / q.source.rows, within = row % q.source.rows;
-    if (q.group_kind == 1) return batch;
-    const int64_t per_batch = (q.source.rows - 1) / q.rows_per_group + 1;
-    return batch * per_batch + within / q.rows_per_group;
-  }
-  __device__ uint32_t* keys() const { return q.range_keys + (group() * q.chunks + chunk) * 3; }
-};
-
-// Extremes as unsigned keys in float order, 0 meaning "nothing yet": |x| bits, max, and min
-// flipped.
-struct Range {
-  uint32_t magnitude = 0, most = 0, least = 0;
-
-  __device__ static uint32_t ordered(float x) {
-    const uint32_t bits = __float_as_uint(x);
-    return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
-  }
-  __device__ static float from_ordered(uint32_t key) {
-    return __uint_as_float(key & 0x80000000u ? key & 0x7fffffffu : ~key);
-  }
-  __device__ void add(float x, bool unipolar) {
-    magnitude = max(magnitude, __float_as_uint(x) & 0x7fffffffu);
-    if (!unipolar) return;  // |x| is enough
-    const uint32_t key = ordered(x);
-    most = max(most, key);
-    least = max(least, ~key);
-  }
-  __device__ void merge(const Range& o) {
-    magnitude = max(magnitude, o.magnitude);
-    most = max(most, o.most);
-    least = max(least, o.least);
-  }
-  __device__ Affine affine(const QuantScheme& scheme) const {
-    if (magnitude >= 0x7f800000u) return nonfinite_affine();
-    if (!scheme.unipolar) return make_affine(scheme, 0.0f, __uint_as_float(magnitude));
-    if (most == 0) return make_affine(scheme, 0.0f, 0.0f);
-    return make_affine(scheme, from_ordered(~least), from_ordered(most));
-  }
-};
-
-template <int kGroup>
-__device__ Range reduce(Range range, bool unipolar) {
-  for (int step = 16; step > 0; step /= 2) {
-    if (!unipolar) {
-      range.magnitude = max(range.magnitude, __shfl_xor_sync(~0u, range.magnitude, step));
-      continue;
-    }
-    range.merge({__shfl_xor_sync(~0u, range.magnitude, step),
-                 __shfl_xor_sync(~0u, range.most, step), __shfl_xor_sync(~0u, range.least, step)});
-  }
-  if constexpr (kGroup > 32) {
-    __shared__ Range parts[kThreads / 32];
-    __syncthreads();
-    if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = range;
-    __syncthreads();
-    for (const Range& part : parts) range.merge(part);
-  }
-  return range;
-}
-
-template <int kGroup>
-__device__ long long reduce_sum(long long sum) {
-  for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(~0u, sum, step);
-  if constexpr (kGroup > 32) {
-    __shared__ long long parts[kThreads / 32];
-    __syncthreads();
-    if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = sum;
-    __syncthreads();
-    sum = 0;
-    for (long long part : parts) sum += part;
-  }
-  return sum;
-}
 
 __device__ float level_of(const QuantizeArgs& q, const Affine& affine, float x) {
   const float top = static_cast<float>(q.scheme.qmax);
@@ -166,30 +40,60 @@ __device__ int boundary_of(const QuantizeArgs& q, int level) {
   return static_cast<int>((2u * level * q.levels + qmax) / (2u * qmax));
 }
 
-// Position i of a gemm operand. A stage's positions are a power of two.
-__device__ void write_code(const Segment& s, int64_t i, int code) {
-  const QuantizeArgs& q = s.q;
-  if (q.cycles != nullptr && code != 0) {
-    const int64_t lane = lane_of_position(q.lane_of, q.lanes, i);
-    const int cycles = q.cycles[lane * (q.levels + 1) + abs(code)];
-    code = code < 0 ? -cycles : cycles;
-  }
-  const int shift = __ffs(q.layout.positions) - 1;
-  s.codes[(i >> shift) * q.layout.rows_padded * q.layout.positions +
-          (i & (q.layout.positions - 1))] = static_cast<int16_t>(code);
+__device__ int signed_code(const QuantizeArgs& q, float level) {
+  const int signed_level = static_cast<int>(level);
+  const int boundary = boundary_of(q, abs(signed_level));
+  return signed_level < 0 ? -boundary : boundary;
 }
 
-// Writes what the caller asked for element i of the segment.
-__device__ void write_element(const Segment& s, int64_t i, float level) {
-  const QuantizeArgs& q = s.q;
+// Four codes of a gemm operand, at positions i .. i + 3 of the segment.
+__device__ void write_codes(const QuantizeArgs& q, const Segment& s, int64_t i, const Quad& level) {
+  int code[4];
+#pragma unroll
+  for (int j = 0; j < 4; ++j) code[j] = i + j < s.count ? signed_code(q, level.x[j]) : 0;
+  int16_t* to;
+  int64_t room = 4;
+  if (q.output == Output::signed_codes) {
+    to = q.codes + s.row * q.source.dim + s.first + i;
+    room = s.count - i;
+  } else {
+    if (q.cycles != nullptr) {
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        if (code[j] == 0) continue;
+        const int64_t lane = lane_of_position(q.lane_of, q.lanes, i + j);
+        const int cycles = q.cycles[lane * (q.levels + 1) + abs(code[j])];
+        code[j] = code[j] < 0 ? -cycles : cycles;
+      }
+    }
+    const StageLayout& l = q.layout;
+    const int shift = __ffs(l.positions) - 1;
+    const int64_t stage = s.batch * l.stages + s.chunk * l.stages_per_chunk + (i >> shift);
+    to = q.codes + ((stage * l.rows_padded + s.within) << shift) + (i & (l.positions - 1));
+    if (l.positions < 4) {  // neighbours in different stages
+      for (int j = 0; j < 4 && i + j < l.stages_per_chunk * l.positions; ++j) {
+        to[(j >> shift) * (l.rows_padded << shift) + (j & (l.positions - 1))] =
+            static_cast<int16_t>(code[j]);
+      }
+      return;
+    }
+  }
+  if (room >= 4 && (reinterpret_cast<uintptr_t>(to) & 7) == 0) {
+    *reinterpret_cast<uint2*>(to) = make_uint2((code[0] & 0xffff) | code[1] << 16,
+                                               (code[2] & 0xffff) | code[3] << 16);
+    return;
+  }
+#pragma unroll
+  for (int j = 0; j < 4; ++j) {
+    if (j < room) to[j] = static_cast<int16_t>(code[j]);
+  }
+}
+
+// Element i of the segment as the public quantizers return it.
+__device__ void write_element(const QuantizeArgs& q, const Segment& s, int64_t i, float level) {
   const int signed_level = static_cast<int>(level);
   const int64_t flat = s.row * q.source.dim + s.first + i;
   switch (q.output) {
-    case Output::gemm_codes: {
-      const int boundary = boundary_of(q, abs(signed_level));
-      write_code(s, i, signed_level < 0 ? -boundary : boundary);
-      break;
-    }
     case Output::bipolar_codes:
       q.codes[flat] = static_cast<int16_t>(boundary_of(q, abs(signed_level)));
       q.signs[flat] = static_cast<int8_t>((signed_level > 0) - (signed_level < 0));
@@ -204,134 +108,218 @@ __device__ void write_element(const Segment& s, int64_t i, float level) {
     case Output::asymmetric_levels:
       q.levels_out[flat] = level;
       break;
+    default:
+      break;
   }
 }
 
-__device__ void write_row_outputs(const Segment& s, const Affine& affine) {
-  const QuantizeArgs& q = s.q;
+__device__ void write_row_outputs(const QuantizeArgs& q, const Segment& s, const Affine& affine) {
   if (q.scales) {
-    const int64_t rows = q.source.rows, batch = s.row / rows;
-    q.scales[q.scales_transposed ? (batch * q.chunks + s.chunk) * rows + s.row % rows
+    q.scales[q.scales_transposed ? (s.batch * q.chunks + s.chunk) * q.source.rows + s.within
                                  : s.row * q.chunks + s.chunk] = affine.scale;
   }
   if (q.zeros) q.zeros[s.row] = affine.zero_point;
-  if (q.tensor_affine && s.row == 0) *q.tensor_affine = affine;
+  if (q.tensor_map && s.row == 0) {
+    q.tensor_map[0] = affine.scale64;
+    q.tensor_map[1] = affine.zero_point64;
+  }
 }
 
-template <int kGroup>
-__device__ void quantize_segment(const QuantizeArgs& q, uint32_t index, float* cache) {
-  const Segment s(q, index);
-  // This thread's first values, read once: the j-th at cached[j * kThreads].
-  float* cached = cache + threadIdx.x;
-  const int lane = threadIdx.x % kGroup;
-  const int64_t mine = s.count > lane ? (s.count - lane + kGroup - 1) / kGroup : 0;
-  const int kept = static_cast<int>(min(mine, int64_t{kCached}));
-  if (s.plain) {
-#pragma unroll 8
-    for (int j = 0; j < kept; ++j) cached[j * kThreads] = s.plain[lane + j * kGroup];
-  } else {
-    for (int j = 0; j < kept; ++j) cached[j * kThreads] = s.value(lane + j * kGroup);
-  }
+// The range of a segment, of which this thread holds `cached` and reads the rest.
+template <int kGroup, int kCached>
+__device__ Range range_of(const QuantizeArgs& q, const Segment& s, const Quad* cached,
+                          bool aligned) {
   const bool unipolar = q.scheme.unipolar;
-  Affine affine = q.argument;
-  if (q.range_from == RangeFrom::segment) {
-    Range range;
-    for (int j = 0; j < kept; ++j) range.add(cached[j * kThreads], unipolar);
-    for (int64_t j = kept; j < mine; ++j) range.add(s.value(lane + j * kGroup), unipolar);
-    affine = reduce<kGroup>(range, unipolar).affine(q.scheme);
-  } else if (q.range_from == RangeFrom::keys) {
-    const uint32_t* keys = s.keys();
-    affine = Range{keys[0], keys[1], keys[2]}.affine(q.scheme);
+  const int lane = threadIdx.x % kGroup;
+  Range range;
+  const auto add = [&](const Quad& quad, int64_t i) {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      if (i + j < s.count) range.add(quad.x[j], unipolar);
+    }
+  };
+#pragma unroll
+  for (int k = 0; k < kCached; ++k) add(cached[k], 4 * (lane + int64_t{k} * kGroup));
+  for (int64_t i = 4 * (lane + int64_t{kCached} * kGroup); i < s.count; i += 4 * kGroup) {
+    add(s.read(q, i, aligned), i);
   }
-  const bool dead = isnan(affine.scale);
-  const bool skip_nonfinite = q.range_from == RangeFrom::argument;
-  long long sum = 0;
-#pragma unroll 2
-  for (int64_t j = 0; j < mine; ++j) {
-    const int64_t i = lane + j * kGroup;
-    const float x = j < kept ? cached[j * kThreads] : s.value(i);
-    const float level = dead || (skip_nonfinite && !isfinite(x)) ? 0.0f : level_of(q, affine, x);
-    sum += static_cast<int>(level);
-    write_element(s, i, level);
+  return reduce<kGroup>(range, unipolar);
+}
+
+// kSegments neighbouring segments, kGroup threads each in turn: all reads before the first use.
+template <int kGroup, int kSegments, bool kGemm>
+__device__ void quantize_segments(const QuantizeArgs& q, int64_t index, int64_t end, bool aligned) {
+  constexpr int kCached = kQuads / kSegments;
+  const int lane = threadIdx.x % kGroup;
+  Quad cached[kSegments][kCached] = {};
+  Segment segments[kSegments];
+#pragma unroll
+  for (int n = 0; n < kSegments; ++n) {
+    if (index + n >= end) break;
+    segments[n] = Segment(q, static_cast<uint32_t>(index + n));
+#pragma unroll
+    for (int k = 0; k < kCached; ++k) {
+      const int64_t i = 4 * (lane + int64_t{k} * kGroup);
+      if (i < segments[n].count) cached[n][k] = segments[n].read(q, i, aligned);
+    }
   }
-  if (q.output == Output::gemm_codes) {  // the rest of the last stage
-    const int64_t padded = q.layout.stages_per_chunk * q.layout.positions;
-    for (int64_t i = s.count + lane; i < padded; i += kGroup) write_code(s, i, 0);
+#pragma unroll
+  for (int n = 0; n < kSegments; ++n) {
+    if (index + n >= end) break;
+    const Segment& s = segments[n];
+    Affine affine = q.argument;
+    if (q.range_from == RangeFrom::segment) {
+      affine = range_of<kGroup, kCached>(q, s, cached[n], aligned).affine(q.scheme);
+    } else if (q.range_from == RangeFrom::keys) {
+      const uint32_t* keys = s.keys(q);
+      affine = Range{keys[0], keys[1], keys[2]}.affine(q.scheme);
+    }
+    const bool dead = isnan(affine.scale);
+    const bool skip_nonfinite = q.range_from == RangeFrom::argument;
+    long long sum = 0;
+    const auto finish = [&](Quad quad, int64_t i) {
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const bool zero = dead || i + j >= s.count || (skip_nonfinite && !isfinite(quad.x[j]));
+        quad.x[j] = zero ? 0.0f : level_of(q, affine, quad.x[j]);
+        if (q.sums) sum += static_cast<int>(quad.x[j]);
+      }
+      if constexpr (kGemm) {
+        write_codes(q, s, i, quad);
+      } else {
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+          if (i + j < s.count) write_element(q, s, i + j, quad.x[j]);
+        }
+      }
+    };
+    const int64_t padded = q.output == Output::staged_cycles
+                               ? q.layout.stages_per_chunk * q.layout.positions
+                               : s.count;
+#pragma unroll
+    for (int k = 0; k < kCached; ++k) {
+      const int64_t i = 4 * (lane + int64_t{k} * kGroup);
+      if (i < padded) finish(cached[n][k], i);
+    }
+    for (int64_t i = 4 * (lane + int64_t{kCached} * kGroup); i < padded; i += 4 * kGroup) {
+      finish(s.read(q, i, aligned), i);
+    }
+    if (q.sums) {
+      sum = reduce_sum<kGroup>(sum);
+      if (lane == 0) q.sums[s.row] = __ll2float_rn(sum);
+    }
+    if (lane == 0) write_row_outputs(q, s, affine);
   }
-  if (q.sums) {
-    sum = reduce_sum<kGroup>(sum);
-    if (lane == 0) q.sums[s.row] = __ll2float_rn(sum);
-  }
-  if (lane == 0) write_row_outputs(s, affine);
 }
 
 template <int kGroup>
-__device__ void range_of_segment(const QuantizeArgs& q, uint32_t index) {
-  const Segment s(q, index);
-  Range range;
-  for (int64_t i = threadIdx.x % kGroup; i < s.count; i += kGroup)
-    range.add(s.value(i), q.scheme.unipolar);
-  range = reduce<kGroup>(range, q.scheme.unipolar);
+__device__ void range_of_segment(const QuantizeArgs& q, int64_t index, bool aligned) {
+  const Segment s(q, static_cast<uint32_t>(index));
+  const Range range = range_of<kGroup, 0>(q, s, nullptr, aligned);
   if (threadIdx.x % kGroup == 0) {
-    uint32_t* keys = s.keys();
+    uint32_t* keys = s.keys(q);
     atomicMax(keys, range.magnitude);
     atomicMax(keys + 1, range.most);
     atomicMax(keys + 2, range.least);
   }
 }
 
-template <bool kRanges>
-__global__ void __launch_bounds__(kThreads) segments(const __grid_constant__ Operands operands) {
-  __shared__ float cache[kRanges ? 1 : kCached * kThreads];
-  int64_t block = blockIdx.x;
+// Which of the two operands this block works for, and which of its blocks it is.
+__device__ int operand_of_block(const Operands& operands, int64_t& block) {
+  block = blockIdx.x;
   const int which = block >= operands.blocks[0];
   if (which) block -= operands.blocks[0];
+  return which;
+}
+
+template <bool kGemm>
+__global__ void __launch_bounds__(kThreads, 4)
+    quantize_kernel(const __grid_constant__ Operands operands) {
+  int64_t block;
+  const int which = operand_of_block(operands, block);
   const QuantizeArgs& q = operands.args[which];
-  if (kRanges && q.range_from != RangeFrom::keys) return;
+  const bool aligned = operands.aligned[which];
   const int64_t count = q.source.total_rows() * q.chunks;
-  if (q.chunk <= kWarpSegment) {
-    const int64_t index = block * (kThreads / 32) + threadIdx.x / 32;
-    if (index >= count) return;
-    if constexpr (kRanges) {
-      range_of_segment<32>(q, index);
-    } else {
-      quantize_segment<32>(q, index, cache);
-    }
-  } else if constexpr (kRanges) {
-    range_of_segment<kThreads>(q, block);
-  } else {
-    quantize_segment<kThreads>(q, block, cache);
+  if (q.chunk > kWarpSegment) {
+    return quantize_segments<kThreads, 1, kGemm>(q, block, count, aligned);
   }
+  const int64_t warp = block * (kThreads / 32) + threadIdx.x / 32;
+  if (q.chunk > kShortSegment) {
+    quantize_segments<32, 1, kGemm>(q, warp, count, aligned);
+  } else {
+    quantize_segments<32, kQuads, kGemm>(q, warp * kQuads, count, aligned);
+  }
+}
+
+__global__ void __launch_bounds__(kThreads)
+    find_ranges_kernel(const __grid_constant__ Operands operands) {
+  int64_t block;
+  const int which = operand_of_block(operands, block);
+  const QuantizeArgs& q = operands.args[which];
+  const bool aligned = operands.aligned[which];
+  if (q.range_from != RangeFrom::keys) return;
+  const int64_t count = q.source.total_rows() * q.chunks;
+  if (q.chunk > kWarpSegment) return range_of_segment<kThreads>(q, block, aligned);
+  const int64_t warp = block * (kThreads / 32) + threadIdx.x / 32;
+  const int64_t each = q.chunk > kShortSegment ? 1 : kQuads;
+  for (int64_t i = warp * each; i < min(count, (warp + 1) * each); ++i) {
+    range_of_segment<32>(q, i, aligned);
+  }
+}
+
+int64_t element_bytes(DType dtype) {
+  switch (dtype) {
+    case DType::float16:
+    case DType::bfloat16:
+      return 2;
+    case DType::float64:
+      return 8;
+    default:
+      return 4;
+  }
+}
+
+bool quads_aligned(const QuantizeArgs& q) {
+  const Source& s = q.source;
+  const int64_t bytes = element_bytes(s.dtype), align = bytes == 8 ? 16 : 4 * bytes;
+  const auto multiple = [&](int64_t elements) { return elements * bytes % align == 0; };
+  return s.dim_stride == 1 && reinterpret_cast<uintptr_t>(s.data) % align == 0 &&
+         (s.total_rows() <= 1 || (multiple(s.row_stride) && multiple(s.batch_stride))) &&
+         (q.chunks == 1 || multiple(q.chunk));
 }
 
 Operands prepare(const QuantizeArgs* operands, int count) {
   Operands all{};
   for (int i = 0; i < count; ++i) {
-    all.args[i] = operands[i];
-    const int64_t segments = operands[i].source.total_rows() * operands[i].chunks;
+    const QuantizeArgs& q = operands[i];
+    all.args[i] = q;
+    const int64_t segments = q.source.total_rows() * q.chunks;
     require(segments <= kMostSegments, "rows times chunks must be at most ", kMostSegments,
             " on CUDA, got ", segments);
-    const int per_block = operands[i].chunk <= kWarpSegment ? kThreads / 32 : 1;
+    const int64_t per_block = q.chunk > kWarpSegment    ? 1
+                              : q.chunk > kShortSegment ? kThreads / 32
+                                                        : kThreads / 32 * kQuads;
     all.blocks[i] = (segments + per_block - 1) / per_block;
+    all.aligned[i] = quads_aligned(q);
   }
   return all;
-}
-
-template <bool kRanges>
-void launch(const QuantizeArgs* operands, int count, cudaStream_t stream) {
-  const Operands all = prepare(operands, count);
-  const int64_t blocks = all.blocks[0] + all.blocks[1];
-  if (blocks > 0) segments<kRanges><<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(all);
 }
 
 }  // namespace
 
 void find_ranges(const QuantizeArgs* operands, int count, cudaStream_t stream) {
-  launch<true>(operands, count, stream);
+  const Operands all = prepare(operands, count);
+  const auto blocks = static_cast<unsigned>(all.blocks[0] + all.blocks[1]);
+  if (blocks > 0) find_ranges_kernel<<<blocks, kThreads, 0, stream>>>(all);
 }
 
 void quantize(const QuantizeArgs* operands, int count, cudaStream_t stream) {
-  launch<false>(operands, count, stream);
+  const Operands all = prepare(operands, count);
+  const auto blocks = static_cast<unsigned>(all.blocks[0] + all.blocks[1]);
+  if (blocks == 0) return;
+  const bool gemm = operands[0].output == Output::staged_cycles ||
+                    operands[0].output == Output::signed_codes;
+  (gemm ? quantize_kernel<true> : quantize_kernel<false>)<<<blocks, kThreads, 0, stream>>>(all);
 }
 
 }  // namespace scmp::cuda

@@ -16,16 +16,18 @@ enum class RangeFrom {
   argument  // one fixed affine map
 };
 
-/// Codes of a gemm operand: the K axis is cut into stages of `positions` columns (never across a
-/// chunk, zero-padded), each stage a (rows_padded, positions) int16 matrix.
-struct CodeLayout {
-  int64_t rows = 0, rows_padded = 0;
+/// Codes of operand a: the K axis is cut into stages of `positions` columns (never across a chunk,
+/// zero-padded), each stage a (rows_padded, positions) int16 matrix. Operand b's codes keep its own
+/// order, (batches, rows, columns).
+struct StageLayout {
+  int64_t rows_padded = 0;
   int64_t stages = 0, stages_per_chunk = 0;
-  int positions = 1;
+  int positions = 1;  // a power of two
 };
 
 enum class Output {
-  gemm_codes,
+  staged_cycles,  // operand a: sign * enabled cycles, in a StageLayout
+  signed_codes,   // operand b: sign * code
   bipolar_codes,
   unipolar_codes,
   symmetric_levels,
@@ -49,20 +51,20 @@ struct QuantizeArgs {
   uint32_t multiplier = 0, bias = 0;  // BoundaryMap; multiplier 0: divide
   int shift = 0, levels = 0;
 
-  Output output = Output::gemm_codes;
-  CodeLayout layout;
-  const uint16_t* cycles = nullptr;  // (lanes, levels + 1): codes become enabled cycles (operand a)
+  Output output = Output::signed_codes;
+  StageLayout layout;
+  const uint16_t* cycles = nullptr;  // (lanes, levels + 1) enabled cycles; null: as many as the code
   const int32_t* lane_of = nullptr;  // per position, or null: position modulo lanes
   int64_t lanes = 1;
-  int16_t* codes = nullptr;       // gemm_codes, bipolar_codes
+  int16_t* codes = nullptr;       // staged_cycles, signed_codes, bipolar_codes
   int32_t* wide_codes = nullptr;  // unipolar_codes
   int8_t* signs = nullptr;
   float* levels_out = nullptr;  // symmetric_levels, asymmetric_levels
   float* scales = nullptr;      // (rows, chunks), or (batches, chunks, rows) when transposed
   bool scales_transposed = false;
-  float* zeros = nullptr;           // (rows,)
-  float* sums = nullptr;            // (rows,)
-  Affine* tensor_affine = nullptr;  // the group's map, for per_tensor
+  float* zeros = nullptr;        // (rows,)
+  float* sums = nullptr;         // (rows,)
+  double* tensor_map = nullptr;  // per_tensor: scale, zero point
 };
 
 /// Fills range_keys of every operand whose range_from is `keys`. One launch.

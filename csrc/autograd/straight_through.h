@@ -1,0 +1,13 @@
+// What the straight-through gradients share.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+namespace scmp {
+
+/// left @ right at no less than float32, in the dtype of the operand whose gradient it is; as an
+/// autograd node that cannot be differentiated again where one would be recorded.
+at::Tensor straight_through_gradient(const at::Tensor& left, const at::Tensor& right,
+                                     at::ScalarType dtype);
+
+}  // namespace scmp

@@ -1,0 +1,174 @@
+#include <algorithm>
+
+#include "gemm/cuda/few_rows.h"
+#include "gemm/cuda/lanes.cuh"
+#include "gemm/cuda/mma/patterns.cuh"
+
+namespace scmp::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kMostRows = 16;        // of a
+constexpr int kRowsTogether = 8;     // rows of a that share a table
+constexpr int kColumnsPerPass = 64;  // of the output: 8 a warp, 4 threads each
+constexpr int kCodes = 8;            // of b that a thread reads at once
+constexpr int kLongestSlice = 128;
+constexpr int kTableBytes = 100 << 10;
+
+// How a problem is cut.
+struct Cut {
+  int rows = 1;         // of a per block: 1, 2, 4 or 8
+  int slice = 1;        // positions per block
+  int64_t per_chunk = 1;  // slices
+  int64_t row_groups = 1;
+  int table_bytes = 0;
+
+  explicit Cut(const GemmProblem& p) {
+    while (rows < kRowsTogether && rows < p.n) rows *= 2;
+    const int64_t position_bytes = int64_t{p.tables.levels + 1} * rows * 2;
+    slice = kLongestSlice;
+    while (slice > 1 && (slice * position_bytes > kTableBytes || slice / 2 >= p.chunk)) slice /= 2;
+    per_chunk = (p.chunk + slice - 1) / slice;
+    row_groups = (p.n + rows - 1) / rows;
+    table_bytes = static_cast<int>(slice * position_bytes);
+  }
+};
+
+template <int kRows>
+struct alignas(2 * kRows) Entry {
+  int16_t count[kRows];
+};
+
+// table[position][code of b]: signed counts with kRows rows of a.
+template <int kRows>
+__device__ void fill_table(const GemmProblem& p, Entry<kRows>* table, int64_t batch, int64_t chunk,
+                           int64_t first_row, int64_t first, int positions) {
+  const DeviceTables& t = p.tables;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, words = (t.length + 31) / 32;
+  for (int i = warp; i < positions; i += kThreads / 32) {
+    int k[kRows];
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      k[r] = first_row + r < p.n ? a_cycles_at(p, batch, chunk, first_row + r, first + i) : 0;
+    }
+    const int64_t source = lane_of_position(t.lane_of, t.lanes, first + i);
+    const uint32_t* bits = t.b_bits + source * (t.levels + 1) * t.words;
+#pragma unroll 2
+    for (int code = lane; code <= t.levels; code += 32) {
+      int count[kRows] = {};
+      for (int w = 0; w < words; ++w) {
+        const uint32_t word = bits[code * t.words + w];
+#pragma unroll
+        for (int r = 0; r < kRows; ++r) count[r] += __popc(word & thermometer(abs(k[r]), w));
+      }
+      Entry<kRows> entry;
+#pragma unroll
+      for (int r = 0; r < kRows; ++r) {
+        entry.count[r] = static_cast<int16_t>(k[r] < 0 ? -count[r] : count[r]);
+      }
+      table[i * (t.levels + 1) + code] = entry;
+    }
+  }
+}
+
+// grid: (blocks of columns, slices, batches * groups of rows)
+template <int kRows>
+__global__ void __launch_bounds__(kThreads)
+    few_rows(const __grid_constant__ GemmProblem p, int slice, int64_t per_chunk,
+             int64_t row_groups, int64_t columns_per_block, bool aligned) {
+  extern __shared__ __align__(16) uint8_t shared[];
+  auto* table = reinterpret_cast<Entry<kRows>*>(shared);
+  const int64_t chunk = blockIdx.y / per_chunk, first = blockIdx.y % per_chunk * slice;
+  const int64_t batch = blockIdx.z / row_groups, first_row = blockIdx.z % row_groups * kRows;
+  const int positions = static_cast<int>(
+      max(int64_t{0}, min(int64_t{slice}, chunk_columns(p, chunk) - first)));
+  fill_table(p, table, batch, chunk, first_row, first, positions);
+  __syncthreads();
+  const int levels = p.tables.levels, part = threadIdx.x % 4;
+  const int64_t begin = blockIdx.x * columns_per_block, end = min(p.m, begin + columns_per_block);
+  for (int64_t pass = begin; pass < end; pass += kColumnsPerPass) {
+    const int64_t column = pass + threadIdx.x / 4;
+    int sum[kRows] = {};
+    if (column < end) {
+      const int16_t* codes = b_codes_at(p, batch, chunk, column) + first;
+#pragma unroll 4
+      for (int i = part * kCodes; i < positions; i += 4 * kCodes) {
+        alignas(16) int16_t eight[kCodes];
+        if (aligned && i + kCodes <= positions) {
+          *reinterpret_cast<uint4*>(eight) = __ldcs(reinterpret_cast<const uint4*>(codes + i));
+        } else {
+#pragma unroll
+          for (int j = 0; j < kCodes; ++j) {
+            eight[j] = i + j < positions ? codes[i + j] : int16_t{0};
+          }
+        }
+#pragma unroll
+        for (int j = 0; j < kCodes; ++j) {
+          const int code = eight[j];
+          const Entry<kRows> entry =
+              table[min(i + j, positions - 1) * (levels + 1) + min(abs(code), levels)];
+#pragma unroll
+          for (int r = 0; r < kRows; ++r) {
+            sum[r] += code < 0 ? -entry.count[r] : int{entry.count[r]};
+          }
+        }
+      }
+    }
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      sum[r] += __shfl_xor_sync(~0u, sum[r], 1);
+      sum[r] += __shfl_xor_sync(~0u, sum[r], 2);
+      if (column < end && part == r % 4 && first_row + r < p.n) {
+        p.partial[((blockIdx.y * p.batches + batch) * p.n + first_row + r) * p.m + column] = sum[r];
+      }
+    }
+  }
+}
+
+template <int kRows>
+void launch(const GemmProblem& p, const Cut& cut, int multiprocessors, cudaStream_t stream) {
+  const auto kernel = few_rows<kRows>;
+  cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, cut.table_bytes);
+  const int64_t slices = p.chunks * cut.per_chunk, depth = p.batches * cut.row_groups;
+  const int64_t passes = (p.m + kColumnsPerPass - 1) / kColumnsPerPass;
+  const int64_t wanted = std::max<int64_t>(1, 2 * multiprocessors / (slices * depth));
+  const int64_t per_block = (passes + wanted - 1) / std::min(wanted, passes);
+  const int64_t blocks = (passes + per_block - 1) / per_block;
+  const bool aligned = p.d % kCodes == 0 && (p.chunks == 1 || p.chunk % kCodes == 0) &&
+                       reinterpret_cast<uintptr_t>(p.b_codes) % 16 == 0;
+  const dim3 grid(static_cast<unsigned>(blocks), static_cast<unsigned>(slices),
+                  static_cast<unsigned>(depth));
+  kernel<<<grid, kThreads, cut.table_bytes, stream>>>(p, cut.slice, cut.per_chunk, cut.row_groups,
+                                                      per_block * kColumnsPerPass, aligned);
+}
+
+}  // namespace
+
+std::string few_rows_refuses(const GemmProblem& p, const DeviceLimits& device) {
+  if (p.n > kMostRows) return "a has more than 16 rows";
+  if (p.tables.b_bits == nullptr) return "the bit tables of this config do not fit in memory";
+  const Cut cut(p);
+  if (cut.table_bytes > device.shared_memory) return "it needs more shared memory than a block has";
+  if (p.chunks * cut.per_chunk > 65535 || p.batches * cut.row_groups > 65535) {
+    return "it has more slices or batches than a grid holds";
+  }
+  return "";
+}
+
+int64_t few_rows_parts(const GemmProblem& p, const DeviceLimits&) { return Cut(p).per_chunk; }
+
+void few_rows_gemm(const GemmProblem& p, const DeviceLimits& device, cudaStream_t stream) {
+  const Cut cut(p);
+  switch (cut.rows) {
+    case 1:
+      return launch<1>(p, cut, device.multiprocessors, stream);
+    case 2:
+      return launch<2>(p, cut, device.multiprocessors, stream);
+    case 4:
+      return launch<4>(p, cut, device.multiprocessors, stream);
+    default:
+      return launch<8>(p, cut, device.multiprocessors, stream);
+  }
+}
+
+}  // namespace scmp::cuda
