@@ -1,11 +1,13 @@
 #include "gemm/cuda/finish.h"
 
 #include "gemm/cuda/tile/epilogue.cuh"
+#include "quant/affine.h"
 
 namespace scmp::cuda {
 namespace {
 
-constexpr int kThreads = 128;
+constexpr int kThreads = 64;
+constexpr int kTogether = 16;  // chunks whose sums are read before the first is used
 
 __global__ void __launch_bounds__(kThreads) finish_kernel(const __grid_constant__ GemmProblem p) {
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x, count = p.batches * p.n * p.m;
@@ -13,12 +15,37 @@ __global__ void __launch_bounds__(kThreads) finish_kernel(const __grid_constant_
   const int64_t batch = i / (p.n * p.m), row = i / p.m % p.n, column = i % p.m;
   const int64_t parts = p.slots / p.chunks;
   const int32_t* from = p.partial + i;
+  const Dequantizer& q = p.dequantizer;
   float y = 0.0f;
-  for (int64_t chunk = 0; chunk < p.chunks; ++chunk) {
-    long long sum = 0;
+  if (q.kind == Epilogue::chunk && parts == 1) {
+    // Many dependent additions: everything they need is read ahead.
+    const float* a_scale = q.a_scale + (batch * p.n + row) * p.chunks;
+    const float* b_scale = q.b_scale + batch * p.chunks * p.m + column;
+#pragma unroll 1
+    for (int64_t first = 0; first < p.chunks; first += kTogether) {
+      int sum[kTogether];
+      float a[kTogether], b[kTogether];
+#pragma unroll
+      for (int j = 0; j < kTogether; ++j) {
+        const int64_t chunk = min(first + j, p.chunks - 1);
+        sum[j] = from[chunk * count];
+        a[j] = a_scale[chunk];
+        b[j] = b_scale[chunk * p.m];
+      }
+#pragma unroll
+      for (int j = 0; j < kTogether; ++j) {
+        if (first + j >= p.chunks) break;
+        y = f32_add(y, scaled_value(static_cast<float>(sum[j]), q.c, a[j], b[j]));
+      }
+    }
+    if (p.damaged && p.damaged[batch * p.m + column]) y = quiet_nan();
+  } else {
+    for (int64_t chunk = 0; chunk < p.chunks; ++chunk) {
+      long long sum = 0;
 #pragma unroll 8
-    for (int64_t part = 0; part < parts; ++part) sum += from[(chunk * parts + part) * count];
-    y = output_value(p, batch, row, column, chunk, sum, y);
+      for (int64_t part = 0; part < parts; ++part) sum += from[(chunk * parts + part) * count];
+      y = output_value(p, batch, row, column, chunk, sum, y);
+    }
   }
   p.out[i] = y;
 }

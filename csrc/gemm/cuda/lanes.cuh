@@ -37,6 +37,20 @@ __device__ __forceinline__ const int16_t* b_codes_at(const GemmProblem& p, int64
   return p.b_codes + (batch * p.m + column) * p.d + chunk * p.chunk;
 }
 
+/// A stored code of b, or 0 and `bad` raised where no quantizer makes such a code: a damaged
+/// prepared b must not reach past the tables. Without branches, so that reads stay together.
+__device__ __forceinline__ int checked_code(const GemmProblem& p, int code, bool& bad) {
+  const int least = p.unipolar ? 0 : -p.tables.levels;
+  const bool good = code <= p.tables.levels && code >= least;
+  bad = bad || !good;
+  return good ? code : 0;
+}
+
+/// Makes the column's outputs NaN.
+__device__ __forceinline__ void mark_damaged(const GemmProblem& p, int64_t batch, int64_t column) {
+  if (p.damaged) p.damaged[batch * p.m + column] = 1;
+}
+
 /// A part of the K axis: parts of chunked problems are whole chunks.
 struct KRange {
   int64_t first, last;  // units of the kernel (stages, positions ...), over all chunks

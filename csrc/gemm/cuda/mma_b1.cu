@@ -19,9 +19,9 @@
 namespace scmp::cuda {
 namespace {
 
-constexpr int kPairs = 4;             // of k256 steps per stage
+constexpr int kPairs = 4;  // of k256 steps per stage
 constexpr int kExpandThreads = 256;
-constexpr int64_t kLeastStages = 4;   // of a part, when the K axis is split
+constexpr int64_t kLeastStages = 4;  // of a part, when the K axis is split
 constexpr int64_t kMostTileBytes = int64_t{512} << 20;
 
 // A stage of b in the workspace and in shared memory: bits [pair][column][lane t][4 words], then
@@ -67,45 +67,80 @@ __device__ void expand_stage(const GemmProblem& p, int64_t stage, int64_t tile, 
   const int16_t* codes = b_codes_at(p, batch, chunk, first_column) + first;
   const int columns = static_cast<int>(min(int64_t{kTileColumns}, p.m - first_column));
 
-  const auto code_of = [&](int column, int i) -> int {
+  const auto code_of = [&](int column, int i, bool& bad) -> int {
     if (column >= columns || i >= positions) return 0;
-    return max(-t.levels, min(t.levels, int{codes[column * p.d + i]}));
+    return checked_code(p, codes[column * p.d + i], bad);
   };
   const auto lane_of = [&](int i) -> int64_t {
     if (i >= positions) return 0;  // padding: its codes are 0
     return lane_of_position(t.lane_of, t.lanes, first + i);
   };
 
-#pragma unroll 4
-  for (int task = threadIdx.x; task < kPairs * kTileColumns * 4; task += kThreads) {
-    const int column = task / 4 % kTileColumns;
-    const int word = 16 * (task / (4 * kTileColumns)) + 4 * (task % 4);
-    uint32_t words[4];
+  // A task: four words of a column. All codes of a batch are read before the first table entry.
+  constexpr int kTasks = kPairs * kTileColumns * 4, kBatch = 8, kPieces = 4 / kGroup;
+  static_assert(kTasks % (kThreads * kBatch) == 0);
+#pragma unroll 1
+  for (int start = threadIdx.x; start < kTasks; start += kThreads * kBatch) {
+    const auto column_of = [&](int n) { return (start + n * kThreads) / 4 % kTileColumns; };
+    const auto word_of = [&](int n) {
+      const int task = start + n * kThreads;
+      return 16 * (task / (4 * kTileColumns)) + 4 * (task % 4);
+    };
+    const auto position_of = [](int word) { return kWords < P::kStageWords ? word / kWords : 0; };
+    const auto within_of = [&](int word) {
+      return kWords < P::kStageWords ? word % kWords : half * P::kStageWords + word;
+    };
+    int code[kBatch][kPieces];
+    bool bad[kBatch] = {};
 #pragma unroll
-    for (int j = 0; j < 4; j += kGroup) {
-      const int i = kWords < P::kStageWords ? (word + j) / kWords : 0;
-      const int within =
-          kWords < P::kStageWords ? (word + j) % kWords : half * P::kStageWords + word;
-      const int code = code_of(column, i);
-      const uint32_t* bits =
-          t.b_bits + (lane_of(i) * (t.levels + 1) + abs(code)) * int64_t{kWords} + within;
-      if constexpr (kGroup == 4) {
-        const uint4 four = __ldg(reinterpret_cast<const uint4*>(bits));
-        words[0] = four.x;
-        words[1] = four.y;
-        words[2] = four.z;
-        words[3] = four.w;
-      } else {
-        const uint2 two = __ldg(reinterpret_cast<const uint2*>(bits));
-        words[j] = two.x;
-        words[j + 1] = two.y;
-      }
-      if (kSigned && code < 0) {  // complement the cycles that exist
+    for (int n = 0; n < kBatch; ++n) {
 #pragma unroll
-        for (int w = 0; w < kGroup; ++w) words[j + w] ^= thermometer(t.length, within + w);
+      for (int j = 0; j < kPieces; ++j) {
+        code[n][j] = code_of(column_of(n), position_of(word_of(n) + j * kGroup), bad[n]);
       }
     }
-    reinterpret_cast<uint4*>(out)[task] = make_uint4(words[0], words[1], words[2], words[3]);
+    uint32_t words[kBatch][4];
+#pragma unroll
+    for (int n = 0; n < kBatch; ++n) {
+#pragma unroll
+      for (int j = 0; j < kPieces; ++j) {
+        const int word = word_of(n) + j * kGroup;
+        const uint32_t* bits =
+            t.b_bits +
+            (lane_of(position_of(word)) * (t.levels + 1) + abs(code[n][j])) * int64_t{kWords} +
+            within_of(word);
+        if constexpr (kGroup == 4) {
+          const uint4 four = __ldg(reinterpret_cast<const uint4*>(bits));
+          words[n][0] = four.x;
+          words[n][1] = four.y;
+          words[n][2] = four.z;
+          words[n][3] = four.w;
+        } else {
+          const uint2 two = __ldg(reinterpret_cast<const uint2*>(bits));
+          words[n][2 * j] = two.x;
+          words[n][2 * j + 1] = two.y;
+        }
+      }
+    }
+#pragma unroll
+    for (int n = 0; n < kBatch; ++n) {
+#pragma unroll
+      for (int j = 0; j < kPieces; ++j) {
+        if (kSigned && code[n][j] < 0) {  // complement the cycles that exist
+          const int within = within_of(word_of(n) + j * kGroup);
+#pragma unroll
+          for (int w = 0; w < kGroup; ++w) {
+            words[n][j * kGroup + w] ^= thermometer(t.length, within + w);
+          }
+        }
+      }
+      reinterpret_cast<uint4*>(out)[start + n * kThreads] =
+          make_uint4(words[n][0], words[n][1], words[n][2], words[n][3]);
+    }
+#pragma unroll
+    for (int n = 0; n < kBatch; ++n) {
+      if (bad[n]) mark_damaged(p, batch, first_column + column_of(n));
+    }
   }
   if (!kSigned || half != 0) return;  // a position's terms count once
   // Four bytes of terms at a time: of two positions (two terms each) or of one.
@@ -117,13 +152,16 @@ __device__ void expand_stage(const GemmProblem& p, int64_t stage, int64_t tile, 
       return b_term(code < 0, ones, t.length);
     };
     uint32_t terms = 0;
+    bool bad = false;  // marked above
     if constexpr (P::kTerms == 2) {
       if (2 * quad < P::kPositions) {
-        const int c0 = code_of(column, 2 * quad), c1 = code_of(column, 2 * quad + 1);
+        const int c0 = code_of(column, 2 * quad, bad);
+        const int c1 = code_of(column, 2 * quad + 1, bad);
         terms = bytes(value_of(c0, 2 * quad), c0 < 0, value_of(c1, 2 * quad + 1), c1 < 0);
       }
     } else if (quad < P::kPositions) {
-      const int code = code_of(column, quad), value = value_of(code, quad), negative = code < 0;
+      const int code = code_of(column, quad, bad), value = value_of(code, quad),
+                negative = code < 0;
       terms = bytes(value >> 6, value & 63, 64 * negative, negative);
     }
     reinterpret_cast<uint32_t*>(out + BStage<kWords>::kBits)[task] = terms;
@@ -276,10 +314,9 @@ struct Gemm {
 
   __device__ void write(int64_t chunk, int64_t slot) {
     // Sums of earlier chunks: in shared memory, or in the output.
-    auto* kept = kShape == Shape::small
-                     ? nullptr
-                     : reinterpret_cast<float2*>(shared + 2 * B::kStage) + threadIdx.x;
-    write_tile(p, {batch, first_row + warp_row, first_column}, chunk, slot, acc, kept, kThreads);
+    auto* kept = reinterpret_cast<float2*>(shared + 2 * B::kStage) + threadIdx.x;
+    write_tile<kShape == Shape::chunk_sums>(p, {batch, first_row + warp_row, first_column}, chunk,
+                                            slot, acc, kept, kThreads);
   }
 
   __device__ void run(KRange k) {
@@ -377,9 +414,8 @@ struct Launch {
   static int64_t tile_bytes(const GemmProblem& p) {
     return stages_of<kWords>(p) * BStage<kWords>::kBytes;
   }
-  static int64_t parts(const GemmProblem& p, const DeviceLimits& device) {
+  static int64_t parts(const GemmProblem& p, int64_t tiles, const DeviceLimits& device) {
     using B = Block<kWords, Shape::small>;
-    const int64_t tiles = (p.m + kTileColumns - 1) / kTileColumns * p.batches;
     const int64_t blocks = tiles * ((p.n + B::kRows - 1) / B::kRows);
     const int64_t wanted = device.multiprocessors * B::kPerMultiprocessor / blocks;
     const int64_t most = p.chunks > 1 ? p.chunks : stages_of<kWords>(p) / kLeastStages;
@@ -414,7 +450,7 @@ struct Launch {
                   const DeviceLimits& device, cudaStream_t stream) {
     auto* bits = static_cast<uint8_t*>(workspace);
     int64_t parts = 1;
-    if (p.partial) parts = p.chunks > 1 ? Launch::parts(p, device) : p.slots;
+    if (p.partial) parts = p.chunks > 1 ? Launch::parts(p, slab, device) : p.slots;
     const Schedule schedule{slab, parts, expanded};
     if constexpr (kSigned && kWords >= 2 && kWords <= 8) {
       if (keeps_chunk_sums<kWords, kSigned>(p, device)) {
@@ -475,9 +511,9 @@ int64_t mma_b1_workspace(const GemmProblem& p, int64_t tiles) {
                     [&](auto launch) { return tiles * decltype(launch)::tile_bytes(p); });
 }
 
-int64_t mma_b1_parts(const GemmProblem& p, const DeviceLimits& device) {
+int64_t mma_b1_parts(const GemmProblem& p, int64_t tiles, const DeviceLimits& device) {
   return with_words(p.tables.words,
-                    [&](auto launch) { return decltype(launch)::parts(p, device); });
+                    [&](auto launch) { return decltype(launch)::parts(p, tiles, device); });
 }
 
 int mma_b1_positions(int words) { return words < 64 ? 64 / words : 1; }

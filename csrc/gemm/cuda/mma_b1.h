@@ -15,8 +15,8 @@ int64_t mma_b1_workspace(const GemmProblem& problem, int64_t tiles);
 int64_t mma_b1_tiles(const GemmProblem& problem);
 
 /// Parts per chunk (of one chunk; of chunked problems chunks are the parts) that fill the device
-/// when there are few rows and columns; 1: do not split.
-int64_t mma_b1_parts(const GemmProblem& problem, const DeviceLimits& device);
+/// when slabs of `tiles` tiles do not; 1: do not split.
+int64_t mma_b1_parts(const GemmProblem& problem, int64_t tiles, const DeviceLimits& device);
 
 /// Expands b's bits slab by slab into `workspace` (16-byte aligned, `tiles` tiles at a time; with
 /// `expanded` it holds all of them already) and multiplies. One launch, cooperative where slabs

@@ -8,93 +8,155 @@
 namespace scmp::cuda {
 namespace {
 
-constexpr int kThreads = 128, kRows = 4 * kWarpRows;  // 4 warps of 32 rows x 128 columns
-constexpr int kPerMultiprocessor = 2;
-constexpr int kCycles = 64;                           // of one position per unit: two k32 steps
+constexpr int kThreads = 256, kRows = 8 * kWarpRows;  // 8 warps of 32 rows x 128 columns
+constexpr int kCycles = 64;                           // of one position per unit: two words
+constexpr int kUnits = 2;                             // per stage
 constexpr int kUnitBytes = kTileColumns * kCycles;
-constexpr int kTasks = kTileColumns * 4 / kThreads;   // a task: 16 cycles of one column
-constexpr int64_t kLeastUnits = 32;                   // of a part, when the K axis is split
+constexpr int64_t kLeastStages = 16;  // of a part, when the K axis is split
+static_assert(kThreads == kTileColumns * kUnits, "a thread expands one column of one unit");
 
-// Units (a position's 64 cycles) of one chunk.
-__host__ __device__ int64_t units_per_position(const GemmProblem& p) {
-  return (p.tables.length + kCycles - 1) / kCycles;
+// A stage is 128 cycles of one position or, of streams that fit one unit (kShort), two positions.
+bool is_short(const GemmProblem& p) { return p.tables.length <= kCycles; }
+__host__ __device__ int units_per_position(const GemmProblem& p, bool is_short) {
+  return is_short ? 1 : (p.tables.length + 2 * kCycles - 1) / (2 * kCycles) * 2;
+}
+__host__ __device__ int64_t stages_per_chunk(const GemmProblem& p, bool is_short) {
+  return (p.chunk * units_per_position(p, is_short) + kUnits - 1) / kUnits;
 }
 
-// b of one unit on its way into shared memory: [column][lane t][16 cycles], so that lane t of a
-// fragment reads its cycles 16t .. 16t + 15 of both k32 steps at once. The order of cycles is free.
-struct BUnit {
-  const GemmProblem& p;
-  int64_t batch, first_column;
-  int code[kTasks];      // of the unit after
-  uint32_t bits[kTasks];  // 16 cycles each
-  bool negative[kTasks];
-
-  __device__ void load_codes(int64_t chunk, int64_t position) {
-    const int64_t count = chunk_columns(p, chunk);
-#pragma unroll
-    for (int j = 0; j < kTasks; ++j) {
-      const int64_t column = first_column + (threadIdx.x + j * kThreads) / 4;
-      code[j] = column < p.m && position < count
-                    ? b_codes_at(p, batch, chunk, column)[position]
-                    : 0;
-    }
-  }
-  __device__ void load_bits(int64_t position, int64_t piece) {
-    const DeviceTables& t = p.tables;
-    const int64_t lane =
-        position < p.chunk ? lane_of_position(t.lane_of, t.lanes, position) : int64_t{0};
-    const auto* from = reinterpret_cast<const uint16_t*>(t.b_bits) +
-                       lane * (t.levels + 1) * t.words * 2 + piece * 4 + threadIdx.x % 4;
-#pragma unroll
-    for (int j = 0; j < kTasks; ++j) {
-      negative[j] = code[j] < 0;
-      bits[j] = __ldg(from + int64_t{min(abs(code[j]), t.levels)} * t.words * 2);
-    }
-  }
-  __device__ void store(uint8_t* shared) const {
-#pragma unroll
-    for (int j = 0; j < kTasks; ++j) {
-      const uint32_t sign = negative[j] ? 255u : 1u;
-      uint32_t words[4];
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {  // four bits to four bytes
-        words[i] = (((bits[j] >> (4 * i)) & 0xfu) * 0x00204081u & 0x01010101u) * sign;
-      }
-      reinterpret_cast<uint4*>(shared)[threadIdx.x + j * kThreads] =
-          make_uint4(words[0], words[1], words[2], words[3]);
-    }
-  }
+// A stage's place on the K axis: chunk, first position in it and first piece of 64 cycles.
+struct Stage {
+  int chunk, position, piece;
 };
 
+// The order of cycles within a product is free. A k32 step takes one 32-bit word of the patterns:
+// lane t of a fragment holds the bytes of bits 2t, 2t + 8, 2t + 16, 2t + 24 and of 2t + 1 and so
+// on, which a shift and a mask cut out of the word.
+template <bool kShort>
 struct Task {
   const GemmProblem& p;
   uint8_t* shared;
   int64_t batch, first_row, first_column;
-  int64_t pieces, per_chunk;  // units of a position; of a chunk
+  int pieces, positions;    // units of a position; positions of a chunk
+  const int16_t* b_codes;   // of the column that this thread expands
+  const int16_t* a_cycles;  // of this thread's first row: the others are 8 rows apart
+  int rows;                 // that exist from there on
+  bool column_exists, bad = false;
   Fragments acc;
 
-  __device__ void load_cycles(int64_t chunk, int64_t position, int (&k)[4]) const {
-    const int64_t row = first_row + threadIdx.x / 32 * kWarpRows + threadIdx.x % 32 / 4;
+  __device__ Task(const GemmProblem& problem, uint8_t* buffers, int64_t tile, int64_t row)
+      : p(problem), shared(buffers), first_row(row) {
+    const int64_t tiles = (p.m + kTileColumns - 1) / kTileColumns;
+    batch = tile / tiles;
+    first_column = tile % tiles * kTileColumns;
+    pieces = units_per_position(p, kShort);
+    positions = static_cast<int>(p.chunk);
+    column_exists = column() < p.m;
+    b_codes = p.b_codes + (batch * p.m + column()) * p.d;
+    const int64_t mine = row + threadIdx.x / 32 * kWarpRows + threadIdx.x % 32 / 4;
+    a_cycles = p.a_cycles +
+               (batch * p.a_layout.stages * p.a_layout.rows_padded + mine) * p.a_layout.positions;
+    rows = static_cast<int>(min(p.a_layout.rows_padded - mine, int64_t{kRows}));
+  }
+
+  // The column and unit that this thread expands.
+  __device__ int64_t column() const { return first_column + threadIdx.x % kTileColumns; }
+  __device__ static int unit() { return threadIdx.x / kTileColumns; }
+
+  __device__ Stage stage_at(int64_t stage) const {
+    const int64_t per_chunk = stages_per_chunk(p, kShort), within = stage % per_chunk * kUnits;
+    return {static_cast<int>(stage / per_chunk), static_cast<int>(within / pieces),
+            static_cast<int>(within % pieces)};
+  }
+  __device__ void advance(Stage& stage) const {
+    if (kShort) {
+      stage.position += kUnits;
+    } else {
+      stage.piece += kUnits;
+      if (stage.piece < pieces) return;
+      stage.piece = 0;
+      ++stage.position;
+    }
+    if (stage.position < positions) return;
+    stage.position = 0;
+    ++stage.chunk;
+  }
+  // Which position and which 64 cycles of it a unit is.
+  __device__ static int position_of(const Stage& stage, int unit) {
+    return stage.position + (kShort ? unit : 0);
+  }
+  __device__ static int piece_of(const Stage& stage, int unit) {
+    return kShort ? 0 : stage.piece + unit;
+  }
+  __device__ bool exists(const Stage& stage, int position) const {
+    return position < positions && stage.chunk * p.chunk + position < p.d;
+  }
+
+  __device__ int load_code(const Stage& stage) {
+    const int position = position_of(stage, unit());
+    if (!column_exists || !exists(stage, position)) return 0;
+    return checked_code(p, b_codes[stage.chunk * p.chunk + position], bad);
+  }
+  __device__ uint2 load_bits(const Stage& stage, int code) const {
+    const DeviceTables& t = p.tables;
+    const int position = position_of(stage, unit()), piece = piece_of(stage, unit());
+    if (!exists(stage, position) || 2 * piece >= t.words) return make_uint2(0, 0);
+    const int64_t entry =
+        lane_of_position(t.lane_of, t.lanes, position) * (t.levels + 1) + abs(code);
+    return __ldg(reinterpret_cast<const uint2*>(t.b_bits + entry * t.words) + piece);
+  }
+
+  // [unit][column][lane t][two words]; the lanes' places turn so that neighbouring columns' writes
+  // and a fragment's reads both touch all banks.
+  __device__ static int place(int column, int t) { return column * 4 + (t ^ (column / 2 % 4)); }
+  __device__ void store(const uint2& bits, int code, int64_t stage) const {
+    auto* to = reinterpret_cast<uint4*>(buffer(stage, unit()));
+    const uint32_t sign = code < 0 ? 255u : 1u;
+    constexpr uint32_t kLow = 0x01010101u;
 #pragma unroll
-    for (int i = 0; i < 4; ++i) k[i] = a_cycles_at(p, batch, chunk, row + 8 * i, position);
+    for (int t = 0; t < 4; ++t) {
+      to[place(threadIdx.x % kTileColumns, t)] =
+          make_uint4((bits.x >> (2 * t) & kLow) * sign, (bits.x >> (2 * t + 1) & kLow) * sign,
+                     (bits.y >> (2 * t) & kLow) * sign, (bits.y >> (2 * t + 1) & kLow) * sign);
+    }
   }
 
-  // Cycles first .. first + 3 of a thermometer as bytes of the sign.
-  __device__ static uint32_t thermometer_bytes(int k, int first) {
-    const int ones = max(abs(k) - first, 0) * 8;
-    return __funnelshift_lc(0xffffffffu, 0u, ones) & (k < 0 ? 0xffffffffu : 0x01010101u);
+  // Signed cycles of this thread's four rows; of short streams the second position's in the high
+  // halves.
+  __device__ void load_cycles(const Stage& stage, int (&k)[4]) const {
+    const StageLayout& l = p.a_layout;
+    const int shift = __ffs(l.positions) - 1;
+#pragma unroll
+    for (int u = 0; u < (kShort ? kUnits : 1); ++u) {
+      const int position = position_of(stage, u);
+      const int64_t code_stage = stage.chunk * l.stages_per_chunk + (position >> shift);
+      const int16_t* from =
+          a_cycles + (code_stage * l.rows_padded << shift) + (position & (l.positions - 1));
+      const bool there = exists(stage, position);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int cycles = there && 8 * i < rows ? from[8 * i << shift] : 0;
+        k[i] = u == 0 ? (kShort ? cycles & 0xffff : cycles) : k[i] | cycles << 16;
+      }
+    }
   }
 
-  __device__ void multiply(const uint8_t* b, const int (&k)[4], int piece) {
+  __device__ void multiply(const uint8_t* b, const int (&cycles)[4], int unit, int piece) {
     const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     uint32_t a[2][kRowFragments][4];  // by k32 step
 #pragma unroll
-    for (int step = 0; step < 2; ++step) {
+    for (int i = 0; i < 4; ++i) {  // rows g + 8 i
+      const int k = !kShort ? cycles[i] : (unit == 0 ? cycles[i] << 16 : cycles[i]) >> 16;
+      const uint32_t sign = k < 0 ? 0xffffffffu : 0x01010101u;
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {  // rows g + 8 i
-        const int first = kCycles * piece + 16 * t + 8 * step;
-        a[step][i / 2][i % 2] = thermometer_bytes(k[i], first);
-        a[step][i / 2][2 + i % 2] = thermometer_bytes(k[i], first + 4);
+      for (int odd = 0; odd < 2; ++odd) {
+        // Byte n is on where k > first cycle of the word + 8 n + 2t + odd.
+        const int bits = (abs(k) + 7 - 2 * t - odd) & ~7;
+#pragma unroll
+        for (int step = 0; step < 2; ++step) {
+          const int ones = max(bits - kCycles * piece - 32 * step, 0);
+          a[step][i / 2][2 * odd + i % 2] = __funnelshift_lc(0xffffffffu, 0u, ones) & sign;
+        }
       }
     }
     const auto* quads = reinterpret_cast<const uint4*>(b);
@@ -102,7 +164,7 @@ struct Task {
     for (int first = 0; first < kColumnFragments; first += 4) {
       uint4 q[4];
 #pragma unroll
-      for (int i = 0; i < 4; ++i) q[i] = quads[(8 * (first + i) + g) * 4 + t];
+      for (int i = 0; i < 4; ++i) q[i] = quads[place(8 * (first + i) + g, t)];
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
 #pragma unroll
@@ -120,52 +182,47 @@ struct Task {
     }
   }
 
-  // A unit's place on the K axis, stepping by one.
-  struct At {
-    int64_t chunk, position, piece;
-    __device__ void next(int64_t pieces, int64_t positions) {
-      if (++piece < pieces) return;
-      piece = 0;
-      if (++position < positions) return;
-      position = 0;
-      ++chunk;
-    }
-  };
+  __device__ uint8_t* buffer(int64_t stage, int unit) const {
+    return shared + (stage % 2 * kUnits + unit) * kUnitBytes;
+  }
 
   __device__ void run(KRange range) {
-    const int64_t positions = per_chunk / pieces;
-    At at{range.first / per_chunk, range.first % per_chunk / pieces, range.first % pieces};
-    At ahead = at;
-    BUnit b{p, batch, first_column};
-    b.load_codes(at.chunk, at.position);
-    b.load_bits(at.position, at.piece);
-    b.store(shared);
-    ahead.next(pieces, positions);
-    if (ahead.chunk < p.chunks) b.load_codes(ahead.chunk, ahead.position);
-    int k[4];
-    load_cycles(at.chunk, at.position, k);
+    Stage now = stage_at(range.first), next = now;
+    advance(next);
+    Stage ahead = next;  // of which codes are read: two stages before they are used
+    advance(ahead);
+    int k[4], code = load_code(now);
+    store(load_bits(now, code), code, range.first);
+    load_cycles(now, k);
+    if (range.first + 1 < range.last) code = load_code(next);
     acc.clear();
     int64_t left = range.per_write;
-    for (int64_t unit = range.first; unit < range.last; ++unit) {
+    for (int64_t stage = range.first; stage < range.last; ++stage) {
       __syncthreads();
-      const bool more = unit + 1 < range.last;
-      int next_k[4];
-      const At now = ahead;  // of unit + 1
-      if (more) {
-        b.load_bits(now.position, now.piece);
-        load_cycles(now.chunk, now.position, next_k);
-        ahead.next(pieces, positions);
-        if (unit + 2 < range.last) b.load_codes(ahead.chunk, ahead.position);
+      int next_k[4] = {};
+      uint2 bits = {};
+      const int next_code = code;
+      if (stage + 1 < range.last) {
+        bits = load_bits(next, code);
+        load_cycles(next, next_k);
       }
-      multiply(shared + (unit - range.first) % 2 * kUnitBytes, k, static_cast<int>(at.piece));
-      if (more) b.store(shared + (unit + 1 - range.first) % 2 * kUnitBytes);
+      if (stage + 2 < range.last) code = load_code(ahead);
+#pragma unroll 1
+      for (int u = 0; u < kUnits; ++u) multiply(buffer(stage, u), k, u, piece_of(now, u));
+      if (stage + 1 < range.last) store(bits, next_code, stage + 1);
       if (--left == 0) {
+        if (p.damaged) {  // flags of all columns before the outputs
+          if (bad && column_exists) mark_damaged(p, batch, column());
+          __syncthreads();
+        }
         write_tile(p, {batch, first_row + threadIdx.x / 32 * kWarpRows, first_column},
                    range.chunk++, range.slot++, acc);
         acc.clear();
         left = range.per_write;
       }
-      at = now;
+      now = next;
+      next = ahead;
+      advance(ahead);
 #pragma unroll
       for (int i = 0; i < 4; ++i) k[i] = next_k[i];
     }
@@ -173,19 +230,11 @@ struct Task {
 };
 
 // grid: (blocks of rows, tiles, parts)
-__global__ void __launch_bounds__(kThreads, kPerMultiprocessor)
-    gemm_s8(const __grid_constant__ GemmProblem p) {
-  __shared__ __align__(16) uint8_t shared[2 * kUnitBytes];
-  const int64_t tiles = (p.m + kTileColumns - 1) / kTileColumns, pieces = units_per_position(p);
-  const int64_t per_chunk = p.chunk * pieces;
-  Task task{p,
-            shared,
-            blockIdx.y / tiles,
-            int64_t{blockIdx.x} * kRows,
-            blockIdx.y % tiles * kTileColumns,
-            pieces,
-            per_chunk};
-  task.run(KRange(p, blockIdx.z, gridDim.z, per_chunk));
+template <bool kShort>
+__global__ void __launch_bounds__(kThreads, 1) gemm_s8(const __grid_constant__ GemmProblem p) {
+  __shared__ __align__(16) uint8_t shared[2 * kUnits * kUnitBytes];
+  Task<kShort> task(p, shared, blockIdx.y, int64_t{blockIdx.x} * kRows);
+  task.run(KRange(p, blockIdx.z, gridDim.z, stages_per_chunk(p, kShort)));
 }
 
 int64_t tiles_of(const GemmProblem& p) {
@@ -204,9 +253,8 @@ std::string mma_s8_refuses(const GemmProblem& p, const DeviceLimits& device) {
 
 int64_t mma_s8_parts(const GemmProblem& p, const DeviceLimits& device) {
   const int64_t blocks = tiles_of(p) * ((p.n + kRows - 1) / kRows);
-  const int64_t wanted = device.multiprocessors * kPerMultiprocessor / blocks;
-  const int64_t most = p.chunks > 1 ? p.chunks : p.chunk * units_per_position(p) / kLeastUnits;
-  return std::max<int64_t>(1, std::min({wanted, most, int64_t{65535}}));
+  const int64_t most = p.chunks > 1 ? p.chunks : stages_per_chunk(p, is_short(p)) / kLeastStages;
+  return std::max<int64_t>(1, std::min({device.multiprocessors / blocks, most, int64_t{65535}}));
 }
 
 void mma_s8_gemm(const GemmProblem& p, const DeviceLimits& device, cudaStream_t stream) {
@@ -214,7 +262,7 @@ void mma_s8_gemm(const GemmProblem& p, const DeviceLimits& device, cudaStream_t 
   if (p.partial) parts = p.chunks > 1 ? mma_s8_parts(p, device) : p.slots;
   const dim3 grid(static_cast<unsigned>((p.n + kRows - 1) / kRows),
                   static_cast<unsigned>(tiles_of(p)), static_cast<unsigned>(parts));
-  gemm_s8<<<grid, kThreads, 0, stream>>>(p);
+  (is_short(p) ? gemm_s8<true> : gemm_s8<false>)<<<grid, kThreads, 0, stream>>>(p);
 }
 
 }  // namespace scmp::cuda

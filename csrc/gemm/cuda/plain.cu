@@ -16,13 +16,16 @@ __global__ void __launch_bounds__(kThreads) plain(const __grid_constant__ GemmPr
     const int64_t count = chunk_columns(p, chunk);
     const int16_t* codes = b_codes_at(p, batch, chunk, column);
     long long sum = 0;
+    bool bad = false;
     for (int64_t d = 0; d < count; ++d) {
-      const int k = a_cycles_at(p, batch, chunk, row, d), code = codes[d];
+      const int k = a_cycles_at(p, batch, chunk, row, d);
+      const int code = checked_code(p, codes[d], bad);
       const uint16_t* values = t.b_values + lane_of_position(t.lane_of, t.lanes, d) * t.length;
       int ones = 0;
       for (int cycle = 0; cycle < abs(k); ++cycle) ones += values[cycle] < abs(code);
       sum += (k < 0) != (code < 0) ? -ones : ones;
     }
+    if (bad) mark_damaged(p, batch, column);
     write_output(p, batch, row, column, chunk, sum);
   }
 }

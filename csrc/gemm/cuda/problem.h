@@ -35,6 +35,9 @@ struct GemmProblem {
   const double* a_tensor = nullptr;  // per_tensor: scale and zero point of the operands
   const double* b_tensor = nullptr;
   float* out = nullptr;  // (batches, n, m), contiguous
+  // Where set, (batches, m) flags, zero at first: kernels raise those of columns whose codes no
+  // quantizer made (a damaged prepared b), and their outputs become NaN.
+  uint8_t* damaged = nullptr;
 
   // Where set, kernels write exact sums of parts of the K axis here instead of outputs:
   // (slots, batches, n, m). Every chunk has slots / chunks parts, in order.
@@ -44,9 +47,9 @@ struct GemmProblem {
 
 /// What the kernels need to know of a device.
 struct DeviceLimits {
-  int major = 0;             // compute capability
+  int major = 0;  // compute capability
   int multiprocessors = 0;
-  int shared_memory = 0;     // bytes that a block can have
+  int shared_memory = 0;  // bytes that a block can have
 };
 
 }  // namespace scmp::cuda

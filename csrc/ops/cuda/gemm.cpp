@@ -25,8 +25,8 @@ at::Tensor bytes_like(int64_t bytes, const at::Tensor& like) {
 // Sums of `parts` parts of every chunk.
 at::Tensor allocate_partial(GemmProblem& p, int64_t parts, const at::Tensor& like) {
   p.slots = p.chunks * parts;
-  const at::Tensor sums = bytes_like(
-      p.slots * p.batches * p.n * p.m * static_cast<int64_t>(sizeof(int32_t)), like);
+  const at::Tensor sums =
+      bytes_like(p.slots * p.batches * p.n * p.m * static_cast<int64_t>(sizeof(int32_t)), like);
   p.partial = reinterpret_cast<int32_t*>(sums.mutable_data_ptr());
   return sums;
 }
@@ -40,13 +40,20 @@ at::Tensor split_if_small(GemmProblem& p, int64_t parts, const at::Tensor& like)
   return allocate_partial(p, p.chunks > 1 ? 1 : parts, like);
 }
 
+// Behind the expanded bits: the flags of columns with damaged codes.
+int64_t flag_bytes(const GemmProblem& p) { return p.batches * p.m; }
+uint8_t* flags_of(const at::Tensor& expanded, const GemmProblem& p) {
+  auto* bytes = static_cast<uint8_t*>(const_cast<void*>(expanded.const_data_ptr()));
+  return bytes + expanded.numel() - flag_bytes(p);
+}
+
 void run_mma_b1(GemmProblem& p, const at::Tensor& like, const at::Tensor& expanded,
                 const DeviceLimits& device, cudaStream_t stream) {
   const int64_t tiles = mma_b1_tiles(p), one = mma_b1_workspace(p, 1);
-  const bool ready = expanded.defined() && expanded.numel() == tiles * one;
+  const bool ready = expanded.defined() && expanded.numel() == tiles * one + flag_bytes(p);
+  if (ready) p.damaged = flags_of(expanded, p);
   const int64_t slab = ready ? tiles : std::clamp<int64_t>(kSlabBytes / one, 1, tiles);
-  const at::Tensor sums =
-      slab == tiles ? split_if_small(p, mma_b1_parts(p, device), like) : at::Tensor();
+  const at::Tensor sums = split_if_small(p, mma_b1_parts(p, slab, device), like);
   const at::Tensor bits = ready ? expanded : bytes_like(slab * one, like);
   mma_b1_gemm(p, const_cast<void*>(bits.const_data_ptr()), slab, ready, device, stream);
   if (sums.defined()) finish(p, stream);
@@ -79,12 +86,15 @@ void run_gemm(GemmProblem p, const at::Tensor& like, const at::Tensor& expanded)
   C10_CUDA_KERNEL_LAUNCH_CHECK();
 }
 
-at::Tensor expand_bits(const GemmProblem& p, const at::Tensor& like) {
+at::Tensor expand_bits(GemmProblem p, const at::Tensor& like) {
   const DeviceLimits device = current_device_limits();
   if (!mma_b1_refuses(p, device).empty()) return bytes_like(0, like);
-  const at::Tensor bits = bytes_like(mma_b1_workspace(p, mma_b1_tiles(p)), like);
+  const at::Tensor bits = bytes_like(mma_b1_workspace(p, mma_b1_tiles(p)) + flag_bytes(p), like);
   if (bits.numel() == 0) return bits;
-  mma_b1_expand(p, bits.mutable_data_ptr(), device, at::cuda::getCurrentCUDAStream());
+  const cudaStream_t stream = at::cuda::getCurrentCUDAStream();
+  p.damaged = flags_of(bits, p);
+  C10_CUDA_CHECK(cudaMemsetAsync(p.damaged, 0, flag_bytes(p), stream));
+  mma_b1_expand(p, bits.mutable_data_ptr(), device, stream);
   C10_CUDA_KERNEL_LAUNCH_CHECK();
   return bits;
 }

@@ -13,6 +13,6 @@ void run_gemm(GemmProblem problem, const at::Tensor& like, const at::Tensor& exp
 
 /// b's bits of the whole problem for the kernel that reads them; (0,) where no kernel of this
 /// device does.
-at::Tensor expand_bits(const GemmProblem& problem, const at::Tensor& like);
+at::Tensor expand_bits(GemmProblem problem, const at::Tensor& like);
 
 }  // namespace scmp::cuda

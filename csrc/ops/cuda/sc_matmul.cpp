@@ -207,14 +207,18 @@ at::Tensor sc_matmul_prepared_cuda(const at::Tensor& a, at::TensorList b, c10::s
   Workspace workspace;
   const RangeKeys keys(workspace, &operand, 1);
   const OperandParts parts(workspace, operand);
+  operand.cleared_bytes = operand.source.batches * call.spec->rows();
+  const size_t flags = workspace.reserve(operand.cleared_bytes);
   workspace.allocate(a);
   parts.point(workspace, knobs.granularity == Granularity::per_tensor, operand);
+  operand.cleared = workspace.at<uint8_t>(flags);
   with_value_errors("sc_matmul", [&] {
     keys.quantize(workspace, &operand, 1);
+    GemmProblem problem = make_problem(operand, OperandB(call.b), knobs, plan, streams->tables,
+                                       out.mutable_data_ptr<float>());
+    problem.damaged = operand.cleared;
     // Bits were expanded for the length that a call has when it names none.
-    run_gemm(make_problem(operand, OperandB(call.b), knobs, plan, streams->tables,
-                          out.mutable_data_ptr<float>()),
-             a, stoc_len ? at::Tensor() : call.b.expanded);
+    run_gemm(problem, a, stoc_len ? at::Tensor() : call.b.expanded);
   });
   return out;
 }
@@ -236,7 +240,8 @@ std::vector<at::Tensor> prepare_cuda(const at::Tensor& b, c10::string_view granu
                                      int64_t group_b, std::optional<int64_t> rng_levels,
                                      std::optional<c10::string_view> config,
                                      bool halve_bipolar_stoc_len,
-                                     const std::optional<at::Tensor>& smooth_scales, bool with_bits) {
+                                     const std::optional<at::Tensor>& smooth_scales,
+                                     bool with_bits) {
   const MatmulKnobs knobs =
       check_prepare("prepare", b,
                     {granularity, mode, sc_prec, std::nullopt, chunk_d, 1, group_b, rng_levels,

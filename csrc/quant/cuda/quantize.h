@@ -53,7 +53,8 @@ struct QuantizeArgs {
 
   Output output = Output::signed_codes;
   StageLayout layout;
-  const uint16_t* cycles = nullptr;  // (lanes, levels + 1) enabled cycles; null: as many as the code
+  const uint16_t* cycles =
+      nullptr;  // (lanes, levels + 1) enabled cycles; null: as many as the code
   const int32_t* lane_of = nullptr;  // per position, or null: position modulo lanes
   int64_t lanes = 1;
   int16_t* codes = nullptr;       // staged_cycles, signed_codes, bipolar_codes
@@ -65,6 +66,8 @@ struct QuantizeArgs {
   float* zeros = nullptr;        // (rows,)
   float* sums = nullptr;         // (rows,)
   double* tensor_map = nullptr;  // per_tensor: scale, zero point
+  uint8_t* cleared = nullptr;    // bytes that quantize() sets to 0 beside its work
+  int64_t cleared_bytes = 0;
 };
 
 /// Fills range_keys of every operand whose range_from is `keys`. One launch.

@@ -17,8 +17,21 @@ struct Range {
   __device__ static float from_ordered(uint32_t key) {
     return __uint_as_float(key & 0x80000000u ? key & 0x7fffffffu : ~key);
   }
+  /// The first `count` of four values; the others are 0.
+  __device__ void add(const float4& x, int64_t count, bool unipolar) {
+    if (!unipolar) {
+      magnitude =
+          max(max(magnitude, bits_of(x.x)), max(bits_of(x.y), max(bits_of(x.z), bits_of(x.w))));
+      return;
+    }
+    add(x.x, unipolar);  // there is at least one
+    if (count > 1) add(x.y, unipolar);
+    if (count > 2) add(x.z, unipolar);
+    if (count > 3) add(x.w, unipolar);
+  }
+  __device__ static uint32_t bits_of(float x) { return __float_as_uint(x) & 0x7fffffffu; }
   __device__ void add(float x, bool unipolar) {
-    magnitude = max(magnitude, __float_as_uint(x) & 0x7fffffffu);
+    magnitude = max(magnitude, bits_of(x));
     if (!unipolar) return;  // |x| is enough
     const uint32_t key = ordered(x);
     most = max(most, key);

@@ -9,10 +9,6 @@
 
 namespace scmp::cuda {
 
-struct Quad {
-  float x[4];
-};
-
 __device__ __forceinline__ float load(DType dtype, const void* data, int64_t i) {
   switch (dtype) {
     case DType::float16:
@@ -26,42 +22,33 @@ __device__ __forceinline__ float load(DType dtype, const void* data, int64_t i) 
   }
 }
 
-/// Four neighbours whose address is a multiple of their size.
-__device__ __forceinline__ Quad load_aligned_quad(DType dtype, const void* data, int64_t i) {
-  switch (dtype) {
-    case DType::float16: {
-      const auto* pairs = reinterpret_cast<const __half2*>(static_cast<const __half*>(data) + i);
-      const uint2 raw = *reinterpret_cast<const uint2*>(pairs);
-      const float2 low = __half22float2(reinterpret_cast<const __half2&>(raw.x));
-      const float2 high = __half22float2(reinterpret_cast<const __half2&>(raw.y));
-      return {{low.x, low.y, high.x, high.y}};
-    }
-    case DType::bfloat16: {
-      const uint2 raw =
-          *reinterpret_cast<const uint2*>(static_cast<const __nv_bfloat16*>(data) + i);
-      return {{__uint_as_float(raw.x << 16), __uint_as_float(raw.x & 0xffff0000u),
-               __uint_as_float(raw.y << 16), __uint_as_float(raw.y & 0xffff0000u)}};
-    }
-    case DType::float64: {
-      const auto* pairs = reinterpret_cast<const double2*>(static_cast<const double*>(data) + i);
-      const double2 low = pairs[0], high = pairs[1];
-      return {{static_cast<float>(low.x), static_cast<float>(low.y), static_cast<float>(high.x),
-               static_cast<float>(high.y)}};
-    }
-    default: {
-      const float4 v = *reinterpret_cast<const float4*>(static_cast<const float*>(data) + i);
-      return {{v.x, v.y, v.z, v.w}};
-    }
+/// Four neighbours whose address is a multiple of their size (of 16 bytes for float64).
+template <DType kDType>
+__device__ __forceinline__ float4 load_quad(const void* data, int64_t i) {
+  if constexpr (kDType == DType::float16) {
+    const uint2 raw = *reinterpret_cast<const uint2*>(static_cast<const __half*>(data) + i);
+    const float2 low = __half22float2(reinterpret_cast<const __half2&>(raw.x));
+    const float2 high = __half22float2(reinterpret_cast<const __half2&>(raw.y));
+    return make_float4(low.x, low.y, high.x, high.y);
+  } else if constexpr (kDType == DType::bfloat16) {
+    const uint2 raw = *reinterpret_cast<const uint2*>(static_cast<const __nv_bfloat16*>(data) + i);
+    return make_float4(__uint_as_float(raw.x << 16), __uint_as_float(raw.x & 0xffff0000u),
+                       __uint_as_float(raw.y << 16), __uint_as_float(raw.y & 0xffff0000u));
+  } else if constexpr (kDType == DType::float64) {
+    const auto* pairs = reinterpret_cast<const double2*>(static_cast<const double*>(data) + i);
+    const double2 low = pairs[0], high = pairs[1];
+    return make_float4(static_cast<float>(low.x), static_cast<float>(low.y),
+                       static_cast<float>(high.x), static_cast<float>(high.y));
+  } else {
+    return *reinterpret_cast<const float4*>(static_cast<const float*>(data) + i);
   }
 }
 
 struct Segment {
-  int64_t batch = 0, within = 0, row = 0;  // row = batch * rows + within
-  int chunk = 0;
-  int64_t first = 0, count = 0;  // columns
-  int64_t offset = 0;            // elements to the row's first
+  int64_t batch, within, row;   // row = batch * rows + within
+  int64_t chunk, first, count;  // columns first .. first + count - 1
+  int64_t offset;               // elements to the row's first
 
-  __device__ Segment() {}
   // 32-bit divisions: the host refuses more segments.
   __device__ Segment(const QuantizeArgs& q, uint32_t index) {
     const Source& s = q.source;
@@ -72,7 +59,7 @@ struct Segment {
     }
     if (s.batches > 1) b = r / static_cast<uint32_t>(s.rows);
     row = r;
-    chunk = static_cast<int>(c);
+    chunk = c;
     batch = b;
     within = row - batch * s.rows;
     first = chunk * q.chunk;
@@ -80,27 +67,29 @@ struct Segment {
     offset = batch * s.batch_stride + within * s.row_stride;
   }
 
-  /// Values i .. i + 3 (i a multiple of 4) after the smoothing; zeros past the end. `aligned`:
-  /// groups of four lie together at multiples of their size.
-  __device__ Quad read(const QuantizeArgs& q, int64_t i, bool aligned) const {
+  /// The segment after this one.
+  __device__ void advance(const QuantizeArgs& q) {
     const Source& s = q.source;
-    Quad quad{};
-    const int64_t d = first + i;
-    if (aligned && i + 4 <= count) {
-      quad = load_aligned_quad(s.dtype, s.data, offset + d);
-    } else {
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        if (i + j < count) quad.x[j] = load(s.dtype, s.data, offset + (d + j) * s.dim_stride);
+    first += q.chunk;
+    if (++chunk == q.chunks) {
+      chunk = first = 0;
+      offset += s.row_stride;
+      ++row;
+      if (++within == s.rows) {
+        within = 0;
+        offset = ++batch * s.batch_stride;
       }
     }
-    if (s.smoothing != Smoothing::none) {
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        if (i + j < count) quad.x[j] = smoothed(q, quad.x[j], d + j);
-      }
+    count = min(q.chunk, s.dim - first);
+  }
+
+  /// Values i .. i + 3 after the smoothing, zeros past the end.
+  __device__ float4 read(const QuantizeArgs& q, int64_t i) const {
+    float x[4] = {};
+    for (int j = 0; j < 4; ++j) {
+      if (i + j < count) x[j] = value(q, first + i + j);
     }
-    return quad;
+    return make_float4(x[0], x[1], x[2], x[3]);
   }
 
   /// The range keys of the segment's group.
@@ -115,10 +104,13 @@ struct Segment {
   }
 
  private:
-  __device__ static float smoothed(const QuantizeArgs& q, float x, int64_t d) {
+  __device__ float value(const QuantizeArgs& q, int64_t d) const {
+    const Source& s = q.source;
+    const float x = load(s.dtype, s.data, offset + d * s.dim_stride);
+    if (s.smoothing == Smoothing::none) return x;
     const float scale = load(q.smooth_dtype, q.smooth_scales, d * q.smooth_stride);
     if (!(scale > 0.0f && scale < __int_as_float(0x7f800000))) return quiet_nan();
-    return q.source.smoothing == Smoothing::divide ? f32_div(x, scale) : f32_mul(x, scale);
+    return s.smoothing == Smoothing::divide ? f32_div(x, scale) : f32_mul(x, scale);
   }
 };
 

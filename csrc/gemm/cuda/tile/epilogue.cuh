@@ -13,6 +13,7 @@ __device__ __forceinline__ float output_value(const GemmProblem& p, int64_t batc
   const Dequantizer& q = p.dequantizer;
   const int64_t a_row = batch * p.n + row, b_row = batch * p.m + column;
   const float s = static_cast<float>(sum);
+  if (p.damaged && p.damaged[b_row]) return __int_as_float(0x7fc00000);
   switch (q.kind) {
     case Epilogue::row:
       return scaled_value(s, q.c, q.a_scale[a_row], q.b_scale[b_row]);

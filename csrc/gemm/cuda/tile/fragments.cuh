@@ -2,6 +2,7 @@
 #pragma once
 
 #include "gemm/cuda/tile/epilogue.cuh"
+#include "quant/affine.h"
 
 namespace scmp::cuda {
 
@@ -49,18 +50,66 @@ struct TileAt {
   int64_t batch, row, column;  // its first row and column
 };
 
-/// The tile's sums of one chunk to p.partial, where it is set, or to outputs. Sums of earlier
-/// chunks wait in the output or, where `kept` is not null, at kept[slot * kept_stride].
-__device__ inline void write_tile(const GemmProblem& p, const TileAt& at, int64_t chunk,
-                                  int64_t slot, const Fragments& f, float2* kept = nullptr,
-                                  int kept_stride = 0) {
-  const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+/// Calls visit(mf, r, row) for the rows of this thread's fragments that exist.
+template <typename Visit>
+__device__ __forceinline__ void each_row(const GemmProblem& p, const TileAt& at,
+                                         const Visit& visit) {
+#pragma unroll
+  for (int mf = 0; mf < kRowFragments; ++mf) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int64_t row = at.row + 16 * mf + threadIdx.x % 32 / 4 + 8 * r;
+      if (row < p.n) visit(mf, r, row);
+    }
+  }
+}
+
+/// The tile's sums to slot `slot` of p.partial.
+__device__ inline void write_partial(const GemmProblem& p, const TileAt& at, int64_t slot,
+                                     const Fragments& f) {
   const bool paired = p.m % 2 == 0;
-  const int64_t column = at.column + 2 * t, columns = p.m - column;
+  const int64_t column = at.column + 2 * (threadIdx.x % 4), columns = p.m - column;
+  each_row(p, at, [&](int mf, int r, int64_t row) {
+    int32_t* to = p.partial + ((slot * p.batches + at.batch) * p.n + row) * p.m + column;
+#pragma unroll
+    for (int nf = 0; nf < kColumnFragments; ++nf) {
+      const int* sum = f.sum[mf][nf] + 2 * r;
+      store_pair(to + 8 * nf, make_int2(sum[0], sum[1]), columns - 8 * nf, paired);
+    }
+  });
+}
+
+/// The tile's outputs of any kind, one at a time.
+__device__ inline void write_each(const GemmProblem& p, const TileAt& at, int64_t chunk,
+                                  const Fragments& f) {
+  const int64_t column = at.column + 2 * (threadIdx.x % 4);
+  each_row(p, at, [&](int mf, int r, int64_t row) {
+#pragma unroll
+    for (int nf = 0; nf < kColumnFragments; ++nf) {
+#pragma unroll
+      for (int c = 0; c < 2; ++c) {
+        if (column + 8 * nf + c < p.m) {
+          write_output(p, at.batch, row, column + 8 * nf + c, chunk, f.sum[mf][nf][2 * r + c]);
+        }
+      }
+    }
+  });
+}
+
+/// The tile's outputs of the row and chunk kinds. Sums of earlier chunks wait in the output or,
+/// with kKept, at kept[i * kept_stride].
+template <bool kKept>
+__device__ inline void write_scaled(const GemmProblem& p, const TileAt& at, int64_t chunk,
+                                    const Fragments& f, float2* kept, int kept_stride) {
+  const bool paired = p.m % 2 == 0;
+  const int64_t column = at.column + 2 * (threadIdx.x % 4), columns = p.m - column;
   const Dequantizer& q = p.dequantizer;
-  const bool scaled = q.kind == Epilogue::row || q.kind == Epilogue::chunk;
-  const bool last = chunk + 1 == p.chunks;
+  const bool adds = q.kind == Epilogue::chunk, last = chunk + 1 == p.chunks;
   const float* b_scale = q.b_scale + (at.batch * p.chunks + chunk) * p.m + column;
+  float a_scale[kRowFragments][2];
+  each_row(p, at, [&](int mf, int r, int64_t row) {
+    a_scale[mf][r] = q.a_scale[(at.batch * p.n + row) * p.chunks + chunk];
+  });
   constexpr int kGroup = 4;  // column fragments at a time: loads before the first store
 #pragma unroll
   for (int first = 0; first < kColumnFragments; first += kGroup) {
@@ -68,63 +117,57 @@ __device__ inline void write_tile(const GemmProblem& p, const TileAt& at, int64_
 #pragma unroll
     for (int i = 0; i < kGroup; ++i) {
       const int nf = 8 * (first + i);
-      if (scaled && !p.partial) scale[i] = load_pair<float2>(b_scale + nf, columns - nf, paired);
+      scale[i] = load_pair<float2>(b_scale + nf, columns - nf, paired);
     }
+    if (p.damaged) {
 #pragma unroll
-    for (int mf = 0; mf < kRowFragments; ++mf) {
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        const int64_t row = at.row + 16 * mf + g + 8 * r;
-        if (row >= p.n) continue;
-        const int64_t a_row = at.batch * p.n + row;
-        if (p.partial) {
-          int32_t* to = p.partial + (slot * p.batches * p.n + a_row) * p.m + column;
-#pragma unroll
-          for (int i = 0; i < kGroup; ++i) {
-            const int nf = 8 * (first + i);
-            const int* sum = f.sum[mf][first + i] + 2 * r;
-            store_pair(to + nf, make_int2(sum[0], sum[1]), columns - nf, paired);
-          }
-          continue;
-        }
-        if (!scaled) {
-#pragma unroll
-          for (int i = 0; i < kGroup; ++i) {
-            const int nf = 8 * (first + i);
-            const int* sum = f.sum[mf][first + i] + 2 * r;
-            if (columns > nf) write_output(p, at.batch, row, column + nf, chunk, sum[0]);
-            if (columns > nf + 1) write_output(p, at.batch, row, column + nf + 1, chunk, sum[1]);
-          }
-          continue;
-        }
-        float* y = p.out + a_row * p.m + column;
-        const float a_scale = q.a_scale[a_row * p.chunks + chunk];
-        float2* waiting = kept + ((2 * mf + r) * kColumnFragments + first) * kept_stride;
-        float2 before[kGroup];
-#pragma unroll
-        for (int i = 0; i < kGroup; ++i) {
-          const int nf = 8 * (first + i);
-          before[i] = chunk == 0 ? make_float2(0.0f, 0.0f)
-                      : kept     ? waiting[i * kept_stride]
-                                 : load_pair<float2>(y + nf, columns - nf, paired);
-        }
-#pragma unroll
-        for (int i = 0; i < kGroup; ++i) {
-          const int nf = 8 * (first + i);
-          const int* sum = f.sum[mf][first + i] + 2 * r;
-          float2 value = {scaled_value(static_cast<float>(sum[0]), q.c, a_scale, scale[i].x),
-                          scaled_value(static_cast<float>(sum[1]), q.c, a_scale, scale[i].y)};
-          if (q.kind == Epilogue::chunk) {
-            value = {f32_add(before[i].x, value.x), f32_add(before[i].y, value.y)};
-          }
-          if (kept && !last) {
-            waiting[i * kept_stride] = value;
-          } else {
-            store_pair(y + nf, value, columns - nf, paired);
-          }
-        }
+      for (int i = 0; i < kGroup; ++i) {
+        const int nf = 8 * (first + i);
+        const uint8_t* flags = p.damaged + at.batch * p.m + column + nf;
+        if (columns > nf && flags[0]) scale[i].x = quiet_nan();
+        if (columns > nf + 1 && flags[1]) scale[i].y = quiet_nan();
       }
     }
+    each_row(p, at, [&](int mf, int r, int64_t row) {
+      float* y = p.out + (at.batch * p.n + row) * p.m + column;
+      float2* waiting = kept + ((2 * mf + r) * kColumnFragments + first) * kept_stride;
+      float2 before[kGroup];
+#pragma unroll
+      for (int i = 0; i < kGroup; ++i) {
+        const int nf = 8 * (first + i);
+        before[i] = chunk == 0 ? make_float2(0.0f, 0.0f)
+                    : kKept    ? waiting[i * kept_stride]
+                               : load_pair<float2>(y + nf, columns - nf, paired);
+      }
+#pragma unroll
+      for (int i = 0; i < kGroup; ++i) {
+        const int nf = 8 * (first + i);
+        const int* sum = f.sum[mf][first + i] + 2 * r;
+        float2 value = {scaled_value(static_cast<float>(sum[0]), q.c, a_scale[mf][r], scale[i].x),
+                        scaled_value(static_cast<float>(sum[1]), q.c, a_scale[mf][r], scale[i].y)};
+        if (adds) value = {f32_add(before[i].x, value.x), f32_add(before[i].y, value.y)};
+        if (kKept && !last) {
+          waiting[i * kept_stride] = value;
+        } else {
+          store_pair(y + nf, value, columns - nf, paired);
+        }
+      }
+    });
+  }
+}
+
+/// The tile's sums of one chunk to wherever the problem wants them.
+template <bool kKept = false>
+__device__ inline void write_tile(const GemmProblem& p, const TileAt& at, int64_t chunk,
+                                  int64_t slot, const Fragments& f, float2* kept = nullptr,
+                                  int kept_stride = 0) {
+  const Epilogue kind = p.dequantizer.kind;
+  if (p.partial) {
+    write_partial(p, at, slot, f);
+  } else if (kind == Epilogue::row || kind == Epilogue::chunk) {
+    write_scaled<kKept>(p, at, chunk, f, kept, kept_stride);
+  } else {
+    write_each(p, at, chunk, f);
   }
 }
 
