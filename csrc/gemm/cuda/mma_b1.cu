@@ -2,11 +2,11 @@
 
 #include <algorithm>
 
-#include "gemm/cuda/lanes.cuh"
 #include "gemm/cuda/mma/patterns.cuh"
 #include "gemm/cuda/mma_b1.h"
 #include "gemm/cuda/ptx/cp_async.cuh"
 #include "gemm/cuda/ptx/mma.cuh"
+#include "gemm/cuda/tile/expand.cuh"
 #include "gemm/cuda/tile/fragments.cuh"
 
 // From sm_100 on b1 products are emulated and slow to compile: other kernels run there.
@@ -19,21 +19,10 @@
 namespace scmp::cuda {
 namespace {
 
-constexpr int kPairs = 4;  // of k256 steps per stage
+constexpr int kRowFragments = kWarpRows / 16;
 constexpr int kExpandThreads = 256;
 constexpr int64_t kLeastStages = 4;  // of a part, when the K axis is split
 constexpr int64_t kMostTileBytes = int64_t{512} << 20;
-
-// A stage of b in the workspace and in shared memory: bits [pair][column][lane t][4 words], then
-// the s8 terms [column][term bytes]. The order of bits within a product is free: in a pair of k256
-// steps lane t of a fragment holds words 4t .. 4t + 3 of the pair's 16, one 16-byte read from the
-// table.
-template <int kWords>
-struct BStage {
-  static constexpr int kBits = kPairs * kTileColumns * 64;
-  static constexpr int kTerms = kTileColumns * Pattern<kWords>::kTermBytes;
-  static constexpr int kBytes = kBits + kTerms;
-};
 
 // How a block works: 4 warps, two blocks per multiprocessor, chunk sums added up in the output; or
 // 8 warps that keep them in shared memory.
@@ -51,123 +40,6 @@ struct Block {
   static constexpr int kPerMultiprocessor = kShape == Shape::small ? 2 : 1;
 };
 
-// b's codes of one stage and tile to bit patterns and terms, in the order that the gemm reads them.
-template <int kWords, bool kSigned, int kThreads>
-__device__ void expand_stage(const GemmProblem& p, int64_t stage, int64_t tile, uint8_t* out) {
-  using P = Pattern<kWords>;
-  constexpr int kGroup = kWords < 4 ? kWords : 4;  // words of one position read together
-  const DeviceTables& t = p.tables;
-  const int64_t tiles = (p.m + kTileColumns - 1) / kTileColumns;
-  const int64_t batch = tile / tiles, first_column = tile % tiles * kTileColumns;
-  const int64_t code_stage = stage / P::kStagesPerPosition;
-  const int64_t chunk = code_stage / p.a_layout.stages_per_chunk;
-  const int64_t first = code_stage % p.a_layout.stages_per_chunk * P::kPositions;  // in its chunk
-  const int64_t positions = chunk_columns(p, chunk) - first;
-  const int half = static_cast<int>(stage % P::kStagesPerPosition);
-  const int16_t* codes = b_codes_at(p, batch, chunk, first_column) + first;
-  const int columns = static_cast<int>(min(int64_t{kTileColumns}, p.m - first_column));
-
-  const auto code_of = [&](int column, int i, bool& bad) -> int {
-    if (column >= columns || i >= positions) return 0;
-    return checked_code(p, codes[column * p.d + i], bad);
-  };
-  const auto lane_of = [&](int i) -> int64_t {
-    if (i >= positions) return 0;  // padding: its codes are 0
-    return lane_of_position(t.lane_of, t.lanes, first + i);
-  };
-
-  // A task: four words of a column. All codes of a batch are read before the first table entry.
-  constexpr int kTasks = kPairs * kTileColumns * 4, kBatch = 8, kPieces = 4 / kGroup;
-  static_assert(kTasks % (kThreads * kBatch) == 0);
-#pragma unroll 1
-  for (int start = threadIdx.x; start < kTasks; start += kThreads * kBatch) {
-    const auto column_of = [&](int n) { return (start + n * kThreads) / 4 % kTileColumns; };
-    const auto word_of = [&](int n) {
-      const int task = start + n * kThreads;
-      return 16 * (task / (4 * kTileColumns)) + 4 * (task % 4);
-    };
-    const auto position_of = [](int word) { return kWords < P::kStageWords ? word / kWords : 0; };
-    const auto within_of = [&](int word) {
-      return kWords < P::kStageWords ? word % kWords : half * P::kStageWords + word;
-    };
-    int code[kBatch][kPieces];
-    bool bad[kBatch] = {};
-#pragma unroll
-    for (int n = 0; n < kBatch; ++n) {
-#pragma unroll
-      for (int j = 0; j < kPieces; ++j) {
-        code[n][j] = code_of(column_of(n), position_of(word_of(n) + j * kGroup), bad[n]);
-      }
-    }
-    uint32_t words[kBatch][4];
-#pragma unroll
-    for (int n = 0; n < kBatch; ++n) {
-#pragma unroll
-      for (int j = 0; j < kPieces; ++j) {
-        const int word = word_of(n) + j * kGroup;
-        const uint32_t* bits =
-            t.b_bits +
-            (lane_of(position_of(word)) * (t.levels + 1) + abs(code[n][j])) * int64_t{kWords} +
-            within_of(word);
-        if constexpr (kGroup == 4) {
-          const uint4 four = __ldg(reinterpret_cast<const uint4*>(bits));
-          words[n][0] = four.x;
-          words[n][1] = four.y;
-          words[n][2] = four.z;
-          words[n][3] = four.w;
-        } else {
-          const uint2 two = __ldg(reinterpret_cast<const uint2*>(bits));
-          words[n][2 * j] = two.x;
-          words[n][2 * j + 1] = two.y;
-        }
-      }
-    }
-#pragma unroll
-    for (int n = 0; n < kBatch; ++n) {
-#pragma unroll
-      for (int j = 0; j < kPieces; ++j) {
-        if (kSigned && code[n][j] < 0) {  // complement the cycles that exist
-          const int within = within_of(word_of(n) + j * kGroup);
-#pragma unroll
-          for (int w = 0; w < kGroup; ++w) {
-            words[n][j * kGroup + w] ^= thermometer(t.length, within + w);
-          }
-        }
-      }
-      reinterpret_cast<uint4*>(out)[start + n * kThreads] =
-          make_uint4(words[n][0], words[n][1], words[n][2], words[n][3]);
-    }
-#pragma unroll
-    for (int n = 0; n < kBatch; ++n) {
-      if (bad[n]) mark_damaged(p, batch, first_column + column_of(n));
-    }
-  }
-  if (!kSigned || half != 0) return;  // a position's terms count once
-  // Four bytes of terms at a time: of two positions (two terms each) or of one.
-  constexpr int kQuads = P::kTermBytes / 4;
-  for (int task = threadIdx.x; task < kTileColumns * kQuads; task += kThreads) {
-    const int column = task / kQuads, quad = task % kQuads;
-    const auto value_of = [&](int code, int i) {
-      const int ones = t.b_ones[lane_of(i) * (t.levels + 1) + abs(code)];
-      return b_term(code < 0, ones, t.length);
-    };
-    uint32_t terms = 0;
-    bool bad = false;  // marked above
-    if constexpr (P::kTerms == 2) {
-      if (2 * quad < P::kPositions) {
-        const int c0 = code_of(column, 2 * quad, bad);
-        const int c1 = code_of(column, 2 * quad + 1, bad);
-        terms = bytes(value_of(c0, 2 * quad), c0 < 0, value_of(c1, 2 * quad + 1), c1 < 0);
-      }
-    } else if (quad < P::kPositions) {
-      const int code = code_of(column, quad, bad), value = value_of(code, quad),
-                negative = code < 0;
-      terms = bytes(value >> 6, value & 63, 64 * negative, negative);
-    }
-    reinterpret_cast<uint32_t*>(out + BStage<kWords>::kBits)[task] = terms;
-  }
-}
-
 template <int kWords, bool kSigned, Shape kShape>
 struct Gemm {
   using P = Pattern<kWords>;
@@ -178,7 +50,7 @@ struct Gemm {
   const uint8_t* b_stages;  // of this block's tile
   int64_t batch, first_row, first_column;
   int warp_row, g, t;  // the warp's first row; fragment coordinates
-  Fragments acc;
+  Fragments<kRowFragments> acc;
 
   __device__ uint8_t* buffer(int64_t stage) { return shared + stage % 2 * B::kStage; }
 
@@ -207,24 +79,6 @@ struct Gemm {
     return a + (warp_row + 16 * mf + g + 8 * r) * P::kPositions;
   }
 
-  // Words 4t .. 4t + 3 of a pair for one row: signed cycles become thermometers, complemented where
-  // they are negative.
-  __device__ void a_words(const int16_t* row, int pair, int half_position,
-                          uint32_t (&words)[4]) const {
-    constexpr int kGroup = kWords < 4 ? kWords : 4;  // words of one position
-    const int word = 16 * pair + 4 * t;
-#pragma unroll
-    for (int j = 0; j < 4; j += kGroup) {
-      const int i = kWords < P::kStageWords ? (word + j) / kWords : 0;
-      const int within =
-          kWords < P::kStageWords ? (word + j) % kWords : half_position * P::kStageWords + word;
-      const int k = row[i], cycles = kSigned ? abs(k) : k;
-      const auto flip = kSigned ? static_cast<uint32_t>(k >> 31) : 0u;
-#pragma unroll
-      for (int w = 0; w < kGroup; ++w) words[j + w] = thermometer(cycles, within + w) ^ flip;
-    }
-  }
-
   // a's fragments of the two k256 steps of a pair.
   __device__ void a_fragments(const int16_t* a, int pair, int half_position,
                               uint32_t (&fragments)[2][kRowFragments][4]) const {
@@ -233,7 +87,7 @@ struct Gemm {
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         uint32_t words[4];
-        a_words(a_row(a, mf, r), pair, half_position, words);
+        a_words<kWords, kSigned>(a_row(a, mf, r), pair, half_position, t, words);
         fragments[0][mf][r] = words[0];
         fragments[0][mf][2 + r] = words[1];
         fragments[1][mf][r] = words[2];
@@ -276,20 +130,8 @@ struct Gemm {
     if (kSigned && half_position == 0) correct(a, b + BStage<kWords>::kBits);
   }
 
-  // Four s8 terms of a: of positions 2i, 2i+1 (two terms each) or of position i (four).
-  __device__ uint32_t a_terms(const int16_t* row, int i) const {
-    const int length = p.tables.length;
-    if constexpr (P::kTerms == 2) {
-      const int k0 = row[2 * i], k1 = row[2 * i + 1];
-      return bytes(k0 < 0, a_term(k0, length), k1 < 0, a_term(k1, length));
-    } else {
-      if (i >= P::kPositions) return 0;
-      const int k = row[i], value = a_term(k, length), negative = k < 0;
-      return bytes(64 * negative, negative, value >> 6, value & 63);
-    }
-  }
-
   __device__ void correct(const int16_t* a, const uint8_t* terms) {
+    const int length = p.tables.length;
 #pragma unroll 1
     for (int block = 0; block < P::kTermBytes / 32; ++block) {
       uint32_t fragments[kRowFragments][4];
@@ -298,8 +140,8 @@ struct Gemm {
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
           const int16_t* row = a_row(a, mf, r);
-          fragments[mf][r] = a_terms(row, 8 * block + 2 * t);
-          fragments[mf][2 + r] = a_terms(row, 8 * block + 2 * t + 1);
+          fragments[mf][r] = a_terms<kWords>(row, 8 * block + 2 * t, length);
+          fragments[mf][2 + r] = a_terms<kWords>(row, 8 * block + 2 * t + 1, length);
         }
       }
 #pragma unroll
@@ -365,7 +207,7 @@ __global__ void __launch_bounds__(Block<kWords, kShape>::kThreads,
     if (!schedule.expanded) {
       if (first > 0) cooperative_groups::this_grid().sync();  // the last slab is still read
       for (int64_t i = blockIdx.x; i < count * stages; i += gridDim.x) {
-        expand_stage<kWords, kSigned, B::kThreads>(p, i % stages, first + i / stages,
+        expand_stage<kWords, kSigned, B::kThreads, BOrder::lanes>(p, i % stages, first + i / stages,
                                                    workspace + i * BStage<kWords>::kBytes);
       }
       cooperative_groups::this_grid().sync();
@@ -395,7 +237,7 @@ __global__ void __launch_bounds__(kExpandThreads)
     expand(const __grid_constant__ GemmProblem p, uint8_t* workspace) {
 #if SCMP_HAS_B1
   const int64_t stages = stages_of<kWords>(p), i = blockIdx.x;
-  expand_stage<kWords, kSigned, kExpandThreads>(p, i % stages, i / stages,
+  expand_stage<kWords, kSigned, kExpandThreads, BOrder::lanes>(p, i % stages, i / stages,
                                                 workspace + i * BStage<kWords>::kBytes);
 #endif
 }
@@ -502,10 +344,6 @@ std::string mma_b1_refuses(const GemmProblem& p, const DeviceLimits& device) {
   });
 }
 
-int64_t mma_b1_tiles(const GemmProblem& p) {
-  return p.batches * ((p.m + kTileColumns - 1) / kTileColumns);
-}
-
 int64_t mma_b1_workspace(const GemmProblem& p, int64_t tiles) {
   return with_words(p.tables.words,
                     [&](auto launch) { return tiles * decltype(launch)::tile_bytes(p); });
@@ -530,8 +368,7 @@ void mma_b1_gemm(const GemmProblem& p, void* workspace, int64_t tiles, bool expa
   });
 }
 
-void mma_b1_expand(const GemmProblem& p, void* workspace, const DeviceLimits&,
-                   cudaStream_t stream) {
+void mma_b1_expand(const GemmProblem& p, void* workspace, cudaStream_t stream) {
   with_words(p.tables.words, [&](auto launch) {
     using L = decltype(launch);
     if (p.unipolar) {

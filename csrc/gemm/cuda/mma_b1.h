@@ -10,9 +10,8 @@ namespace scmp::cuda {
 /// Empty when the kernel can run the problem; else why not.
 std::string mma_b1_refuses(const GemmProblem& problem, const DeviceLimits& device);
 
-/// Bytes that hold b's bits of `tiles` tiles of 128 columns; tiles of the whole problem.
+/// Bytes that hold b's bits of `tiles` tiles of 128 columns.
 int64_t mma_b1_workspace(const GemmProblem& problem, int64_t tiles);
-int64_t mma_b1_tiles(const GemmProblem& problem);
 
 /// Parts per chunk (of one chunk; of chunked problems chunks are the parts) that fill the device
 /// when slabs of `tiles` tiles do not; 1: do not split.
@@ -25,8 +24,7 @@ void mma_b1_gemm(const GemmProblem& problem, void* workspace, int64_t tiles, boo
                  const DeviceLimits& device, cudaStream_t stream);
 
 /// b's bits of the whole problem into `workspace`. One launch.
-void mma_b1_expand(const GemmProblem& problem, void* workspace, const DeviceLimits& device,
-                   cudaStream_t stream);
+void mma_b1_expand(const GemmProblem& problem, void* workspace, cudaStream_t stream);
 
 /// Positions per stage that operand a must be laid out with.
 int mma_b1_positions(int words);

@@ -9,6 +9,7 @@ namespace scmp::cuda {
 namespace {
 
 constexpr int kThreads = 256, kRows = 8 * kWarpRows;  // 8 warps of 32 rows x 128 columns
+constexpr int kRowFragments = kWarpRows / 16;
 constexpr int kCycles = 64;                           // of one position per unit: two words
 constexpr int kUnits = 2;                             // per stage
 constexpr int kUnitBytes = kTileColumns * kCycles;
@@ -42,7 +43,7 @@ struct Task {
   const int16_t* a_cycles;  // of this thread's first row: the others are 8 rows apart
   int rows;                 // that exist from there on
   bool column_exists, bad = false;
-  Fragments acc;
+  Fragments<kRowFragments> acc;
 
   __device__ Task(const GemmProblem& problem, uint8_t* buffers, int64_t tile, int64_t row)
       : p(problem), shared(buffers), first_row(row) {
@@ -237,22 +238,18 @@ __global__ void __launch_bounds__(kThreads, 1) gemm_s8(const __grid_constant__ G
   task.run(KRange(p, blockIdx.z, gridDim.z, stages_per_chunk(p, kShort)));
 }
 
-int64_t tiles_of(const GemmProblem& p) {
-  return p.batches * ((p.m + kTileColumns - 1) / kTileColumns);
-}
-
 }  // namespace
 
 std::string mma_s8_refuses(const GemmProblem& p, const DeviceLimits& device) {
   if (device.major < 8) return "it needs compute capability 8.0";
   if (p.tables.b_bits == nullptr) return "the bit tables of this config do not fit in memory";
   if (p.chunk * p.tables.length >= (int64_t{1} << 31)) return "sums need more than 32 bits";
-  if (tiles_of(p) > 65535) return "it has more tiles than a grid holds";
+  if (column_tiles(p) > 65535) return "it has more tiles than a grid holds";
   return "";
 }
 
 int64_t mma_s8_parts(const GemmProblem& p, const DeviceLimits& device) {
-  const int64_t blocks = tiles_of(p) * ((p.n + kRows - 1) / kRows);
+  const int64_t blocks = column_tiles(p) * ((p.n + kRows - 1) / kRows);
   const int64_t most = p.chunks > 1 ? p.chunks : stages_per_chunk(p, is_short(p)) / kLeastStages;
   return std::max<int64_t>(1, std::min({device.multiprocessors / blocks, most, int64_t{65535}}));
 }
@@ -261,7 +258,7 @@ void mma_s8_gemm(const GemmProblem& p, const DeviceLimits& device, cudaStream_t 
   int64_t parts = 1;
   if (p.partial) parts = p.chunks > 1 ? mma_s8_parts(p, device) : p.slots;
   const dim3 grid(static_cast<unsigned>((p.n + kRows - 1) / kRows),
-                  static_cast<unsigned>(tiles_of(p)), static_cast<unsigned>(parts));
+                  static_cast<unsigned>(column_tiles(p)), static_cast<unsigned>(parts));
   (is_short(p) ? gemm_s8<true> : gemm_s8<false>)<<<grid, kThreads, 0, stream>>>(p);
 }
 

@@ -45,6 +45,13 @@ struct GemmProblem {
   int64_t slots = 0;
 };
 
+constexpr int kTileColumns = 128;  // of the tiles that the matrix kernels work on
+
+/// Tiles of kTileColumns outputs side by side, over all batches.
+inline int64_t column_tiles(const GemmProblem& p) {
+  return p.batches * ((p.m + kTileColumns - 1) / kTileColumns);
+}
+
 /// What the kernels need to know of a device.
 struct DeviceLimits {
   int major = 0;  // compute capability

@@ -4,12 +4,14 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
+#include <string>
 
 #include "gemm/cuda/few_rows.h"
 #include "gemm/cuda/finish.h"
 #include "gemm/cuda/mma_b1.h"
 #include "gemm/cuda/mma_s8.h"
 #include "gemm/cuda/plain.h"
+#include "gemm/cuda/wgmma_b1.h"
 #include "ops/cuda/kernel_choice.h"
 
 namespace scmp::cuda {
@@ -40,22 +42,40 @@ at::Tensor split_if_small(GemmProblem& p, int64_t parts, const at::Tensor& like)
   return allocate_partial(p, p.chunks > 1 ? 1 : parts, like);
 }
 
-// Behind the expanded bits: the flags of columns with damaged codes.
+// The two kernels that multiply bits of b expanded in a workspace, each in its own order.
+struct B1Kernel {
+  std::string (*refuses)(const GemmProblem&, const DeviceLimits&);
+  int64_t (*workspace)(const GemmProblem&, int64_t tiles);
+  int64_t (*parts)(const GemmProblem&, int64_t tiles, const DeviceLimits&);
+  void (*gemm)(const GemmProblem&, void*, int64_t tiles, bool expanded, const DeviceLimits&,
+               cudaStream_t);
+  void (*expand)(const GemmProblem&, void*, cudaStream_t);
+  int64_t mark;  // bytes behind expanded bits, so that their size tells whose they are
+};
+constexpr B1Kernel kWgmma = {wgmma_b1_refuses, wgmma_b1_workspace, wgmma_b1_parts,
+                             wgmma_b1_gemm,    wgmma_b1_expand,    16};
+constexpr B1Kernel kMma = {mma_b1_refuses, mma_b1_workspace, mma_b1_parts,
+                           mma_b1_gemm,    mma_b1_expand,    0};
+
+// Expanded bits, then the flags of columns with damaged codes, then the mark.
 int64_t flag_bytes(const GemmProblem& p) { return p.batches * p.m; }
-uint8_t* flags_of(const at::Tensor& expanded, const GemmProblem& p) {
+int64_t expanded_bytes(const GemmProblem& p, const B1Kernel& kernel) {
+  return kernel.workspace(p, column_tiles(p)) + flag_bytes(p) + kernel.mark;
+}
+uint8_t* flags_of(const at::Tensor& expanded, const GemmProblem& p, const B1Kernel& kernel) {
   auto* bytes = static_cast<uint8_t*>(const_cast<void*>(expanded.const_data_ptr()));
-  return bytes + expanded.numel() - flag_bytes(p);
+  return bytes + kernel.workspace(p, column_tiles(p));
 }
 
-void run_mma_b1(GemmProblem& p, const at::Tensor& like, const at::Tensor& expanded,
-                const DeviceLimits& device, cudaStream_t stream) {
-  const int64_t tiles = mma_b1_tiles(p), one = mma_b1_workspace(p, 1);
-  const bool ready = expanded.defined() && expanded.numel() == tiles * one + flag_bytes(p);
-  if (ready) p.damaged = flags_of(expanded, p);
+void run_b1(GemmProblem& p, const B1Kernel& kernel, const at::Tensor& like,
+            const at::Tensor& expanded, const DeviceLimits& device, cudaStream_t stream) {
+  const int64_t tiles = column_tiles(p), one = kernel.workspace(p, 1);
+  const bool ready = expanded.defined() && expanded.numel() == expanded_bytes(p, kernel);
+  if (ready) p.damaged = flags_of(expanded, p, kernel);
   const int64_t slab = ready ? tiles : std::clamp<int64_t>(kSlabBytes / one, 1, tiles);
-  const at::Tensor sums = split_if_small(p, mma_b1_parts(p, slab, device), like);
+  const at::Tensor sums = split_if_small(p, kernel.parts(p, slab, device), like);
   const at::Tensor bits = ready ? expanded : bytes_like(slab * one, like);
-  mma_b1_gemm(p, const_cast<void*>(bits.const_data_ptr()), slab, ready, device, stream);
+  kernel.gemm(p, const_cast<void*>(bits.const_data_ptr()), slab, ready, device, stream);
   if (sums.defined()) finish(p, stream);
 }
 
@@ -71,8 +91,11 @@ void run_gemm(GemmProblem p, const at::Tensor& like, const at::Tensor& expanded)
       finish(p, stream);
       break;
     }
+    case Kernel::wgmma_b1:
+      run_b1(p, kWgmma, like, expanded, device, stream);
+      break;
     case Kernel::mma_b1:
-      run_mma_b1(p, like, expanded, device, stream);
+      run_b1(p, kMma, like, expanded, device, stream);
       break;
     case Kernel::mma_s8: {
       const at::Tensor sums = split_if_small(p, mma_s8_parts(p, device), like);
@@ -88,15 +111,17 @@ void run_gemm(GemmProblem p, const at::Tensor& like, const at::Tensor& expanded)
 
 at::Tensor expand_bits(GemmProblem p, const at::Tensor& like) {
   const DeviceLimits device = current_device_limits();
-  if (!mma_b1_refuses(p, device).empty()) return bytes_like(0, like);
-  const at::Tensor bits = bytes_like(mma_b1_workspace(p, mma_b1_tiles(p)) + flag_bytes(p), like);
-  if (bits.numel() == 0) return bits;
-  const cudaStream_t stream = at::cuda::getCurrentCUDAStream();
-  p.damaged = flags_of(bits, p);
-  C10_CUDA_CHECK(cudaMemsetAsync(p.damaged, 0, flag_bytes(p), stream));
-  mma_b1_expand(p, bits.mutable_data_ptr(), device, stream);
-  C10_CUDA_KERNEL_LAUNCH_CHECK();
-  return bits;
+  for (const B1Kernel& kernel : {kWgmma, kMma}) {
+    if (!kernel.refuses(p, device).empty()) continue;
+    const at::Tensor bits = bytes_like(expanded_bytes(p, kernel), like);
+    const cudaStream_t stream = at::cuda::getCurrentCUDAStream();
+    p.damaged = flags_of(bits, p, kernel);
+    C10_CUDA_CHECK(cudaMemsetAsync(p.damaged, 0, flag_bytes(p), stream));
+    kernel.expand(p, bits.mutable_data_ptr(), stream);
+    C10_CUDA_KERNEL_LAUNCH_CHECK();
+    return bits;
+  }
+  return bytes_like(0, like);
 }
 
 }  // namespace scmp::cuda

@@ -10,11 +10,13 @@
 #include "gemm/cuda/few_rows.h"
 #include "gemm/cuda/mma_b1.h"
 #include "gemm/cuda/mma_s8.h"
+#include "gemm/cuda/wgmma_b1.h"
 
 namespace scmp::cuda {
 namespace {
 
-constexpr std::array<const char*, 5> kNames = {"auto", "few_rows", "mma_b1", "mma_s8", "plain"};
+constexpr std::array<const char*, 6> kNames = {"auto",   "few_rows", "wgmma_b1",
+                                               "mma_b1", "mma_s8",   "plain"};
 
 std::atomic<Kernel> forced{Kernel::automatic};
 
@@ -22,6 +24,8 @@ std::string refusal(Kernel kernel, const GemmProblem& problem, const DeviceLimit
   switch (kernel) {
     case Kernel::few_rows:
       return few_rows_refuses(problem, device);
+    case Kernel::wgmma_b1:
+      return wgmma_b1_refuses(problem, device);
     case Kernel::mma_b1:
       return mma_b1_refuses(problem, device);
     case Kernel::mma_s8:
@@ -62,7 +66,7 @@ Kernel choose_kernel(const GemmProblem& problem, const DeviceLimits& device) {
     require(why.empty(), "kernel ", forced_kernel(), " cannot run this: ", why);
     return wanted;
   }
-  for (Kernel kernel : {Kernel::few_rows, Kernel::mma_b1, Kernel::mma_s8}) {
+  for (Kernel kernel : {Kernel::few_rows, Kernel::wgmma_b1, Kernel::mma_b1, Kernel::mma_s8}) {
     if (refusal(kernel, problem, device).empty()) return kernel;
   }
   return Kernel::plain;

@@ -8,7 +8,7 @@
 
 namespace scmp::cuda {
 
-enum class Kernel { automatic, few_rows, mma_b1, mma_s8, plain };
+enum class Kernel { automatic, few_rows, wgmma_b1, mma_b1, mma_s8, plain };
 
 std::vector<std::string> kernel_names();  // without "auto"
 /// "auto" undoes; ValueError for another name.

@@ -42,4 +42,40 @@ __device__ __forceinline__ int b_term(bool negative, int ones, int length) {
   return negative ? length / 2 - (length - ones) : -ones;
 }
 
+/// Words 4t .. 4t + 3 of a pair of k256 steps for one row of a, whose signed cycles of the stage's
+/// positions are given: thermometers, complemented where negative. `half` counts the stages of a
+/// position that is longer than one.
+template <int kWords, bool kSigned>
+__device__ __forceinline__ void a_words(const int16_t* cycles, int pair, int half, int t,
+                                        uint32_t (&words)[4]) {
+  using P = Pattern<kWords>;
+  constexpr int kGroup = kWords < 4 ? kWords : 4;  // words of one position
+  const int word = 16 * pair + 4 * t;
+#pragma unroll
+  for (int j = 0; j < 4; j += kGroup) {
+    const int i = kWords < P::kStageWords ? (word + j) / kWords : 0;
+    const int within =
+        kWords < P::kStageWords ? (word + j) % kWords : half * P::kStageWords + word;
+    const int k = cycles[i], on = kSigned ? abs(k) : k;
+    const auto flip = kSigned ? static_cast<uint32_t>(k >> 31) : 0u;
+#pragma unroll
+    for (int w = 0; w < kGroup; ++w) words[j + w] = thermometer(on, within + w) ^ flip;
+  }
+}
+
+/// Four s8 terms of a: of positions 2i, 2i + 1 (two terms each) or of position i (four).
+template <int kWords>
+__device__ __forceinline__ uint32_t a_terms(const int16_t* cycles, int i, int length) {
+  using P = Pattern<kWords>;
+  if constexpr (P::kTerms == 2) {
+    if (2 * i >= P::kPositions) return 0;
+    const int k0 = cycles[2 * i], k1 = cycles[2 * i + 1];
+    return bytes(k0 < 0, a_term(k0, length), k1 < 0, a_term(k1, length));
+  } else {
+    if (i >= P::kPositions) return 0;
+    const int k = cycles[i], value = a_term(k, length), negative = k < 0;
+    return bytes(64 * negative, negative, value >> 6, value & 63);
+  }
+}
+
 }  // namespace scmp::cuda

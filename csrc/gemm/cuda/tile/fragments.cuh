@@ -1,4 +1,5 @@
-// The sums of a warp's 32 x 128 tile in mma.sync fragments, and how they reach memory.
+// The sums of a warp's tile, 128 columns wide, in fragments as mma.sync and wgmma leave them, and
+// how they reach memory.
 #pragma once
 
 #include "gemm/cuda/tile/epilogue.cuh"
@@ -6,11 +7,11 @@
 
 namespace scmp::cuda {
 
-constexpr int kTileColumns = 128;
 constexpr int kWarpRows = 32;
-constexpr int kRowFragments = kWarpRows / 16, kColumnFragments = kTileColumns / 8;
+constexpr int kColumnFragments = kTileColumns / 8;
 
 /// Lane 4g + t holds, of fragment (mf, nf): rows 16 mf + g + 8r, columns 8 nf + 2t + c at [2r + c].
+template <int kRowFragments>
 struct Fragments {
   int sum[kRowFragments][kColumnFragments][4];
 
@@ -51,7 +52,7 @@ struct TileAt {
 };
 
 /// Calls visit(mf, r, row) for the rows of this thread's fragments that exist.
-template <typename Visit>
+template <int kRowFragments, typename Visit>
 __device__ __forceinline__ void each_row(const GemmProblem& p, const TileAt& at,
                                          const Visit& visit) {
 #pragma unroll
@@ -65,11 +66,12 @@ __device__ __forceinline__ void each_row(const GemmProblem& p, const TileAt& at,
 }
 
 /// The tile's sums to slot `slot` of p.partial.
+template <int kRowFragments>
 __device__ inline void write_partial(const GemmProblem& p, const TileAt& at, int64_t slot,
-                                     const Fragments& f) {
+                                     const Fragments<kRowFragments>& f) {
   const bool paired = p.m % 2 == 0;
   const int64_t column = at.column + 2 * (threadIdx.x % 4), columns = p.m - column;
-  each_row(p, at, [&](int mf, int r, int64_t row) {
+  each_row<kRowFragments>(p, at, [&](int mf, int r, int64_t row) {
     int32_t* to = p.partial + ((slot * p.batches + at.batch) * p.n + row) * p.m + column;
 #pragma unroll
     for (int nf = 0; nf < kColumnFragments; ++nf) {
@@ -80,10 +82,11 @@ __device__ inline void write_partial(const GemmProblem& p, const TileAt& at, int
 }
 
 /// The tile's outputs of any kind, one at a time.
+template <int kRowFragments>
 __device__ inline void write_each(const GemmProblem& p, const TileAt& at, int64_t chunk,
-                                  const Fragments& f) {
+                                  const Fragments<kRowFragments>& f) {
   const int64_t column = at.column + 2 * (threadIdx.x % 4);
-  each_row(p, at, [&](int mf, int r, int64_t row) {
+  each_row<kRowFragments>(p, at, [&](int mf, int r, int64_t row) {
 #pragma unroll
     for (int nf = 0; nf < kColumnFragments; ++nf) {
 #pragma unroll
@@ -98,16 +101,16 @@ __device__ inline void write_each(const GemmProblem& p, const TileAt& at, int64_
 
 /// The tile's outputs of the row and chunk kinds. Sums of earlier chunks wait in the output or,
 /// with kKept, at kept[i * kept_stride].
-template <bool kKept>
+template <bool kKept, int kRowFragments>
 __device__ inline void write_scaled(const GemmProblem& p, const TileAt& at, int64_t chunk,
-                                    const Fragments& f, float2* kept, int kept_stride) {
+                                    const Fragments<kRowFragments>& f, float2* kept, int kept_stride) {
   const bool paired = p.m % 2 == 0;
   const int64_t column = at.column + 2 * (threadIdx.x % 4), columns = p.m - column;
   const Dequantizer& q = p.dequantizer;
   const bool adds = q.kind == Epilogue::chunk, last = chunk + 1 == p.chunks;
   const float* b_scale = q.b_scale + (at.batch * p.chunks + chunk) * p.m + column;
   float a_scale[kRowFragments][2];
-  each_row(p, at, [&](int mf, int r, int64_t row) {
+  each_row<kRowFragments>(p, at, [&](int mf, int r, int64_t row) {
     a_scale[mf][r] = q.a_scale[(at.batch * p.n + row) * p.chunks + chunk];
   });
   constexpr int kGroup = 4;  // column fragments at a time: loads before the first store
@@ -128,7 +131,7 @@ __device__ inline void write_scaled(const GemmProblem& p, const TileAt& at, int6
         if (columns > nf + 1 && flags[1]) scale[i].y = quiet_nan();
       }
     }
-    each_row(p, at, [&](int mf, int r, int64_t row) {
+    each_row<kRowFragments>(p, at, [&](int mf, int r, int64_t row) {
       float* y = p.out + (at.batch * p.n + row) * p.m + column;
       float2* waiting = kept + ((2 * mf + r) * kColumnFragments + first) * kept_stride;
       float2 before[kGroup];
@@ -157,9 +160,9 @@ __device__ inline void write_scaled(const GemmProblem& p, const TileAt& at, int6
 }
 
 /// The tile's sums of one chunk to wherever the problem wants them.
-template <bool kKept = false>
+template <bool kKept = false, int kRowFragments>
 __device__ inline void write_tile(const GemmProblem& p, const TileAt& at, int64_t chunk,
-                                  int64_t slot, const Fragments& f, float2* kept = nullptr,
+                                  int64_t slot, const Fragments<kRowFragments>& f, float2* kept = nullptr,
                                   int kept_stride = 0) {
   const Epilogue kind = p.dequantizer.kind;
   if (p.partial) {
