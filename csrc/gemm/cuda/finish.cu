@@ -1,5 +1,7 @@
 #include "gemm/cuda/finish.h"
 
+#include <algorithm>
+
 #include "gemm/cuda/tile/epilogue.cuh"
 #include "quant/affine.h"
 
@@ -9,17 +11,16 @@ namespace {
 constexpr int kThreads = 64;
 constexpr int kTogether = 16;  // chunks whose sums are read before the first is used
 
-__global__ void __launch_bounds__(kThreads) finish_kernel(const __grid_constant__ GemmProblem p) {
-  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x, count = p.batches * p.n * p.m;
-  if (i >= count) return;
-  const int64_t batch = i / (p.n * p.m), row = i / p.m % p.n, column = i % p.m;
+__device__ void finish_output(const GemmProblem& p, int64_t a_row, int64_t column) {
+  const int64_t count = p.batches * p.n * p.m, i = a_row * p.m + column;
+  const int64_t batch = p.batches == 1 ? 0 : a_row / p.n, row = a_row - batch * p.n;
   const int64_t parts = p.slots / p.chunks;
   const int32_t* from = p.partial + i;
   const Dequantizer& q = p.dequantizer;
   float y = 0.0f;
   if (q.kind == Epilogue::chunk && parts == 1) {
     // Many dependent additions: everything they need is read ahead.
-    const float* a_scale = q.a_scale + (batch * p.n + row) * p.chunks;
+    const float* a_scale = q.a_scale + a_row * p.chunks;
     const float* b_scale = q.b_scale + batch * p.chunks * p.m + column;
 #pragma unroll 1
     for (int64_t first = 0; first < p.chunks; first += kTogether) {
@@ -50,11 +51,20 @@ __global__ void __launch_bounds__(kThreads) finish_kernel(const __grid_constant_
   p.out[i] = y;
 }
 
+__global__ void __launch_bounds__(kThreads) finish_kernel(const __grid_constant__ GemmProblem p) {
+  const int64_t column = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (column >= p.m) return;
+  for (int64_t a_row = blockIdx.y; a_row < p.batches * p.n; a_row += gridDim.y) {
+    finish_output(p, a_row, column);
+  }
+}
+
 }  // namespace
 
 void finish(const GemmProblem& p, cudaStream_t stream) {
-  const int64_t blocks = (p.batches * p.n * p.m + kThreads - 1) / kThreads;
-  finish_kernel<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(p);
+  const dim3 grid(static_cast<unsigned>((p.m + kThreads - 1) / kThreads),
+                  static_cast<unsigned>(std::min<int64_t>(p.batches * p.n, 65535)));
+  finish_kernel<<<grid, kThreads, 0, stream>>>(p);
 }
 
 }  // namespace scmp::cuda

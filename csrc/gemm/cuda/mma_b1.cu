@@ -180,6 +180,15 @@ struct Gemm {
   }
 };
 
+template <int kWords, bool kSigned, int kThreads>
+__device__ void expand_any(const GemmProblem& p, int64_t stage, int64_t tile, uint8_t* out) {
+  if constexpr (kWords <= 8) {
+    expand_stage<kWords, kSigned, kThreads, BOrder::lanes>(p, p.tables.b_bits, stage, tile, out);
+  } else {
+    expand_long_stage<kWords, kSigned, kThreads, BOrder::lanes>(p, stage, tile, out);
+  }
+}
+
 // How the tiles are gone through.
 struct Schedule {
   int64_t slab;   // tiles of 128 columns per slab
@@ -207,8 +216,8 @@ __global__ void __launch_bounds__(Block<kWords, kShape>::kThreads,
     if (!schedule.expanded) {
       if (first > 0) cooperative_groups::this_grid().sync();  // the last slab is still read
       for (int64_t i = blockIdx.x; i < count * stages; i += gridDim.x) {
-        expand_stage<kWords, kSigned, B::kThreads, BOrder::lanes>(p, i % stages, first + i / stages,
-                                                   workspace + i * BStage<kWords>::kBytes);
+        expand_any<kWords, kSigned, B::kThreads>(p, i % stages, first + i / stages,
+                                                 workspace + i * BStage<kWords>::kBytes);
       }
       cooperative_groups::this_grid().sync();
     }
@@ -237,8 +246,8 @@ __global__ void __launch_bounds__(kExpandThreads)
     expand(const __grid_constant__ GemmProblem p, uint8_t* workspace) {
 #if SCMP_HAS_B1
   const int64_t stages = stages_of<kWords>(p), i = blockIdx.x;
-  expand_stage<kWords, kSigned, kExpandThreads, BOrder::lanes>(p, i % stages, i / stages,
-                                                workspace + i * BStage<kWords>::kBytes);
+  expand_any<kWords, kSigned, kExpandThreads>(p, i % stages, i / stages,
+                                              workspace + i * BStage<kWords>::kBytes);
 #endif
 }
 

@@ -14,8 +14,8 @@ constexpr int kConsumers = 4;  // warpgroups that multiply, 64 rows x 128 column
 constexpr int kRows = 64 * kConsumers;
 constexpr int kExpandThreads = 128 * kConsumers;
 constexpr int kThreads = kExpandThreads + 128;  // and one that fetches
-// Registers per thread after the launch's 96 are shared out anew: more for those that multiply. Once
-// per launch: values that live across a second exchange would be lost.
+// Registers per thread after the launch's 96 are shared out anew: more for those that multiply.
+// Once per launch: values that live across a second exchange would be lost.
 constexpr int kConsumerRegisters = 112, kProducerRegisters = 24;
 constexpr int64_t kLeastStages = 4;  // of a part, when the K axis is split
 constexpr int64_t kMostTileBytes = int64_t{512} << 20;
@@ -27,7 +27,8 @@ struct Block {
   static constexpr int kStage = BStage<kWords>::kBytes + kA;
   static constexpr int kSums = kKept ? kRows * kTileColumns * 4 : 0;  // of earlier chunks
   static constexpr int kMost = 227 << 10;
-  static constexpr int kStages = (kMost - kSums - 1024) / kStage < 4 ? (kMost - kSums - 1024) / kStage : 4;
+  static constexpr int kStages =
+      (kMost - kSums - 1024) / kStage < 4 ? (kMost - kSums - 1024) / kStage : 4;
   static constexpr int kShared = kStages * kStage + kSums + 16 * kStages;
   static_assert(kStages >= 2);
 };
@@ -128,9 +129,9 @@ struct Consumer {
     ring.wait_full();
     const uint32_t stage = ring.stage();
     const int row = threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4;
-    const auto* a = reinterpret_cast<const int16_t*>(shared + ring.slot * B::kStage +
-                                                     BStage<kWords>::kBytes) +
-                    row * P::kPositions;
+    const auto* a =
+        reinterpret_cast<const int16_t*>(shared + ring.slot * B::kStage + BStage<kWords>::kBytes) +
+        row * P::kPositions;
     uint32_t fragments[2][2][4];
     fill(a, 0, fragments[0]);
 #pragma unroll
@@ -161,8 +162,9 @@ struct Consumer {
       multiply();
       if (--left > 0) continue;
       pin(sums());
-      auto* kept = reinterpret_cast<float2*>(const_cast<uint8_t*>(shared) + B::kStages * B::kStage) +
-                   threadIdx.x;
+      auto* kept =
+          reinterpret_cast<float2*>(const_cast<uint8_t*>(shared) + B::kStages * B::kStage) +
+          threadIdx.x;
       write_tile<kKept>(p, {item.batch, warp_row, item.first_column}, k.chunk++, k.slot++, acc,
                         kept, kExpandThreads);
       left = k.per_write;
@@ -193,8 +195,9 @@ __device__ void produce(const GemmProblem& p, const Item& item, const uint8_t* w
   const int64_t rows = min(int64_t{kRows}, l.rows_padded - item.first_row);
   const auto a_bytes = static_cast<uint32_t>(rows * P::kPositions * 2);
   for (int64_t stage = item.k.first; stage < item.k.last; ++stage) {
-    const int16_t* a = p.a_cycles + ((item.batch * l.stages + stage) * l.rows_padded +
-                                     item.first_row) * P::kPositions;
+    const int16_t* a =
+        p.a_cycles +
+        ((item.batch * l.stages + stage) * l.rows_padded + item.first_row) * P::kPositions;
     ring.wait_empty();
     mbarrier_expect(ring.full + 8 * ring.slot, kB + a_bytes);
     bulk_copy(ring.stage(), b + stage * kB, kB, ring.full + 8 * ring.slot);
@@ -223,10 +226,21 @@ __global__ void __launch_bounds__(kThreads, 1)
   const bool consumes = warpgroup() < kConsumers;
   if (!schedule.expanded) {
     const int64_t stages = p.a_layout.stages;
+    // The tables come along into the shared memory that stages will use, where they fit.
+    const uint32_t* table = p.tables.b_bits;
+    const int64_t bytes = p.tables.lanes * (p.tables.levels + 1) * kWords * 4;
+    if (bytes <= B::kStages * B::kStage) {
+      const auto* from = reinterpret_cast<const uint2*>(p.tables.b_bits);
+      for (int i = threadIdx.x; i < bytes / 8; i += kThreads) {
+        reinterpret_cast<uint2*>(shared)[i] = __ldg(from + i);
+      }
+      table = reinterpret_cast<const uint32_t*>(shared);
+      __syncthreads();
+    }
     if (consumes) {
       for (int64_t i = blockIdx.x; i < schedule.tiles * stages; i += gridDim.x) {
         expand_stage<kWords, kSigned, kExpandThreads, BOrder::pieces>(
-            p, i % stages, schedule.first_tile + i / stages,
+            p, table, i % stages, schedule.first_tile + i / stages,
             workspace + i * BStage<kWords>::kBytes);
       }
     }
@@ -260,7 +274,7 @@ template <int kWords, bool kSigned>
 __global__ void __launch_bounds__(256)
     expand(const __grid_constant__ GemmProblem p, uint8_t* workspace) {
   const int64_t stages = p.a_layout.stages, i = blockIdx.x;
-  expand_stage<kWords, kSigned, 256, BOrder::pieces>(p, i % stages, i / stages,
+  expand_stage<kWords, kSigned, 256, BOrder::pieces>(p, p.tables.b_bits, i % stages, i / stages,
                                                      workspace + i * BStage<kWords>::kBytes);
 }
 

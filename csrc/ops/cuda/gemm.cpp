@@ -17,7 +17,9 @@
 namespace scmp::cuda {
 namespace {
 
-constexpr int64_t kSlabBytes = int64_t{145} << 20;     // of expanded bits
+constexpr int64_t kSlabBytes = int64_t{145} << 20;  // of expanded bits
+constexpr int64_t kMostSlabBytes = int64_t{384} << 20;
+constexpr int64_t kRowBlock = 256;  // rows of a that a block of the b1 kernels takes at most
 constexpr int64_t kPartialBytes = int64_t{128} << 20;  // of sums, when the K axis is split
 
 at::Tensor bytes_like(int64_t bytes, const at::Tensor& like) {
@@ -67,12 +69,23 @@ uint8_t* flags_of(const at::Tensor& expanded, const GemmProblem& p, const B1Kern
   return bytes + kernel.workspace(p, column_tiles(p));
 }
 
+// Tiles whose bits are in the workspace together: as many as kSlabBytes hold, more where so few
+// would leave the device idle; slabs of equal size.
+int64_t tiles_per_slab(const GemmProblem& p, int64_t tile_bytes, const DeviceLimits& device) {
+  const int64_t tiles = column_tiles(p), row_blocks = (p.n + kRowBlock - 1) / kRowBlock;
+  int64_t slab = std::max<int64_t>(1, kSlabBytes / tile_bytes);
+  const int64_t busy = (device.multiprocessors - 4 + row_blocks - 1) / row_blocks;
+  slab = std::max(slab, std::min(busy, kMostSlabBytes / tile_bytes));
+  const int64_t slabs = (tiles + slab - 1) / slab;
+  return (tiles + slabs - 1) / slabs;
+}
+
 void run_b1(GemmProblem& p, const B1Kernel& kernel, const at::Tensor& like,
             const at::Tensor& expanded, const DeviceLimits& device, cudaStream_t stream) {
   const int64_t tiles = column_tiles(p), one = kernel.workspace(p, 1);
   const bool ready = expanded.defined() && expanded.numel() == expanded_bytes(p, kernel);
   if (ready) p.damaged = flags_of(expanded, p, kernel);
-  const int64_t slab = ready ? tiles : std::clamp<int64_t>(kSlabBytes / one, 1, tiles);
+  const int64_t slab = ready ? tiles : tiles_per_slab(p, one, device);
   const at::Tensor sums = split_if_small(p, kernel.parts(p, slab, device), like);
   const at::Tensor bits = ready ? expanded : bytes_like(slab * one, like);
   kernel.gemm(p, const_cast<void*>(bits.const_data_ptr()), slab, ready, device, stream);

@@ -54,12 +54,13 @@ __device__ __forceinline__ void a_words(const int16_t* cycles, int pair, int hal
 #pragma unroll
   for (int j = 0; j < 4; j += kGroup) {
     const int i = kWords < P::kStageWords ? (word + j) / kWords : 0;
-    const int within =
-        kWords < P::kStageWords ? (word + j) % kWords : half * P::kStageWords + word;
+    const int within = kWords < P::kStageWords ? (word + j) % kWords : half * P::kStageWords + word;
     const int k = cycles[i], on = kSigned ? abs(k) : k;
-    const auto flip = kSigned ? static_cast<uint32_t>(k >> 31) : 0u;
+    const auto high = kSigned ? static_cast<uint32_t>(k >> 31) : 0u;  // what fills behind the ones
 #pragma unroll
-    for (int w = 0; w < kGroup; ++w) words[j + w] = thermometer(on, within + w) ^ flip;
+    for (int w = 0; w < kGroup; ++w) {
+      words[j + w] = __funnelshift_lc(~high, high, max(on - 32 * (within + w), 0));
+    }
   }
 }
 
@@ -69,8 +70,13 @@ __device__ __forceinline__ uint32_t a_terms(const int16_t* cycles, int i, int le
   using P = Pattern<kWords>;
   if constexpr (P::kTerms == 2) {
     if (2 * i >= P::kPositions) return 0;
-    const int k0 = cycles[2 * i], k1 = cycles[2 * i + 1];
-    return bytes(k0 < 0, a_term(k0, length), k1 < 0, a_term(k1, length));
+    // Both positions at once, in the halves of a word: nu, and -(k + nu h1) in eight bits, since
+    // nu h2 - |alpha| = -k - nu h1.
+    const uint32_t k = reinterpret_cast<const uint32_t*>(cycles)[i];
+    const uint32_t nu = k >> 15 & 0x00010001u;
+    const uint32_t sum = (k & 0x00ff00ffu) + nu * static_cast<uint32_t>(length / 2);
+    const uint32_t value = 0x01000100u - (sum & 0x00ff00ffu);
+    return (value << 8 & 0xff00ff00u) | nu;
   } else {
     if (i >= P::kPositions) return 0;
     const int k = cycles[i], value = a_term(k, length), negative = k < 0;

@@ -24,134 +24,194 @@ struct BStage {
   static constexpr int kBytes = kBits + kTerms;
 };
 
-/// Fills one stage of one tile with kThreads threads (the first of the block).
-template <int kWords, bool kSigned, int kThreads, BOrder kOrder>
-__device__ void expand_stage(const GemmProblem& p, int64_t stage, int64_t tile, uint8_t* out) {
-  using P = Pattern<kWords>;
-  constexpr int kGroup = kWords < 4 ? kWords : 4;  // words of one position read together
-  const DeviceTables& t = p.tables;
-  const int64_t tiles = (p.m + kTileColumns - 1) / kTileColumns;
-  const int64_t batch = tile / tiles, first_column = tile % tiles * kTileColumns;
-  const int64_t code_stage = stage / P::kStagesPerPosition;
-  const int64_t chunk = code_stage / p.a_layout.stages_per_chunk;
-  const int64_t first = code_stage % p.a_layout.stages_per_chunk * P::kPositions;  // in its chunk
-  const int64_t positions = chunk_columns(p, chunk) - first;
-  const int half = static_cast<int>(stage % P::kStagesPerPosition);
-  const int16_t* codes = b_codes_at(p, batch, chunk, first_column) + first;
-  const int columns = static_cast<int>(min(int64_t{kTileColumns}, p.m - first_column));
+/// Where b's terms `quad` (four bytes) of a column go within a stage's terms.
+template <int kWords, BOrder kOrder>
+__device__ __forceinline__ int term_word(int column, int quad) {
+  constexpr int kQuads = Pattern<kWords>::kTermBytes / 4;
+  if constexpr (kOrder == BOrder::lanes) return column * kQuads + quad;
+  // Words 2t and 2t + 1 of 8 are lane t's, of pieces 0 and 1.
+  return ((quad / 8 * 2 + quad % 2) * kTileColumns + column) * 4 + quad % 8 / 2;
+}
 
-  const auto code_of = [&](int column, int i, bool& bad) -> int {
+/// Four neighbouring words of a column's patterns, from the table's.
+template <int kWords, BOrder kOrder>
+__device__ __forceinline__ void store_words(uint8_t* out, int pair, int column, int t,
+                                            const uint32_t (&words)[4]) {
+  const int within = column * 4 + t;
+  if constexpr (kOrder == BOrder::lanes) {
+    reinterpret_cast<uint4*>(out)[pair * kTileColumns * 4 + within] =
+        make_uint4(words[0], words[1], words[2], words[3]);
+  } else {
+#pragma unroll
+    for (int piece = 0; piece < 4; ++piece) {
+      reinterpret_cast<uint32_t*>(out)[(4 * pair + piece) * kTileColumns * 4 + within] =
+          words[piece];
+    }
+  }
+}
+
+/// A stage on the K axis and the columns of a tile, as expanding needs them.
+struct ExpandAt {
+  int64_t batch, first_column, chunk, first;  // first: position in the chunk
+  int positions, columns, half;               // that exist; which stage of a long position
+  const int16_t* codes;                       // of the first column and position
+
+  template <int kWords>
+  __device__ static ExpandAt make(const GemmProblem& p, int64_t stage, int64_t tile) {
+    using P = Pattern<kWords>;
+    ExpandAt at;
+    const int64_t tiles = (p.m + kTileColumns - 1) / kTileColumns;
+    at.batch = tile / tiles;
+    at.first_column = tile % tiles * kTileColumns;
+    const int64_t code_stage = stage / P::kStagesPerPosition;
+    at.chunk = code_stage / p.a_layout.stages_per_chunk;
+    at.first = code_stage % p.a_layout.stages_per_chunk * P::kPositions;
+    at.positions =
+        static_cast<int>(min(chunk_columns(p, at.chunk) - at.first, int64_t{P::kPositions}));
+    at.columns = static_cast<int>(min(p.m - at.first_column, int64_t{kTileColumns}));
+    at.half = static_cast<int>(stage % P::kStagesPerPosition);
+    at.codes = b_codes_at(p, at.batch, at.chunk, at.first_column) + at.first;
+    return at;
+  }
+  __device__ int code(const GemmProblem& p, int column, int i, bool& bad) const {
     if (column >= columns || i >= positions) return 0;
     return checked_code(p, codes[column * p.d + i], bad);
-  };
-  const auto lane_of = [&](int i) -> int64_t {
-    if (i >= positions) return 0;  // padding: its codes are 0
-    return lane_of_position(t.lane_of, t.lanes, first + i);
-  };
+  }
+  /// First word of position i's pattern of a code.
+  __device__ const uint32_t* pattern(const DeviceTables& t, const uint32_t* table, int i,
+                                     int code) const {
+    const int64_t lane =
+        i < positions ? lane_of_position(t.lane_of, t.lanes, first + i) : int64_t{0};
+    return table + (lane * (t.levels + 1) + abs(code)) * t.words;
+  }
+};
 
-  // A task: four words of a column. All codes of a batch are read before the first table entry.
-  constexpr int kTasks = kPairs * kTileColumns * 4, kBatch = kTasks / kThreads < 8 ? kTasks / kThreads : 8;
-  constexpr int kPieces = 4 / kGroup;
-  static_assert(kTasks % (kThreads * kBatch) == 0);
+/// Fills one stage of one tile with kThreads threads (the first of the block), for patterns of at
+/// most 8 words. `table` holds p.tables.b_bits, here or in shared memory. A thread takes lane t of
+/// some columns, all pairs of steps: it counts the ones of what it writes, for the terms.
+template <int kWords, bool kSigned, int kThreads, BOrder kOrder>
+__device__ void expand_stage(const GemmProblem& p, const uint32_t* table, int64_t stage,
+                             int64_t tile, uint8_t* out) {
+  using P = Pattern<kWords>;
+  static_assert(kWords <= 8 && kTileColumns * 4 % kThreads == 0);
+  constexpr int kCodes = kWords == 2 ? 2 : 1;  // positions among a lane's four words
+  constexpr int kGroup = 4 / kCodes;
+  const DeviceTables& tables = p.tables;
+  const auto at = ExpandAt::make<kWords>(p, stage, tile);
+  auto* terms = reinterpret_cast<uint32_t*>(out + BStage<kWords>::kBits);
 #pragma unroll 1
-  for (int start = threadIdx.x; start < kTasks; start += kThreads * kBatch) {
-    const auto column_of = [&](int n) { return (start + n * kThreads) / 4 % kTileColumns; };
-    const auto word_of = [&](int n) {
-      const int task = start + n * kThreads;
-      return 16 * (task / (4 * kTileColumns)) + 4 * (task % 4);
-    };
-    const auto position_of = [](int word) { return kWords < P::kStageWords ? word / kWords : 0; };
-    const auto within_of = [&](int word) {
-      return kWords < P::kStageWords ? word % kWords : half * P::kStageWords + word;
-    };
-    int code[kBatch][kPieces];
-    bool bad[kBatch] = {};
+  for (int task = threadIdx.x; task < kTileColumns * 4; task += kThreads) {
+    const int column = task / 4, t = task % 4;
+    bool bad = false;
+    int code[kPairs][kCodes];
 #pragma unroll
-    for (int n = 0; n < kBatch; ++n) {
+    for (int pair = 0; pair < kPairs; ++pair) {
 #pragma unroll
-      for (int j = 0; j < kPieces; ++j) {
-        code[n][j] = code_of(column_of(n), position_of(word_of(n) + j * kGroup), bad[n]);
+      for (int j = 0; j < kCodes; ++j) {
+        code[pair][j] = at.code(p, column, (16 * pair + 4 * t) / kWords + j, bad);
       }
     }
-    uint32_t words[kBatch][4];
+    uint32_t words[kPairs][4];
 #pragma unroll
-    for (int n = 0; n < kBatch; ++n) {
+    for (int pair = 0; pair < kPairs; ++pair) {
 #pragma unroll
-      for (int j = 0; j < kPieces; ++j) {
-        const int word = word_of(n) + j * kGroup;
-        const uint32_t* bits =
-            t.b_bits +
-            (lane_of(position_of(word)) * (t.levels + 1) + abs(code[n][j])) * int64_t{kWords} +
-            within_of(word);
+      for (int j = 0; j < kCodes; ++j) {
+        const int word = 16 * pair + 4 * t;
+        const uint32_t* from =
+            at.pattern(tables, table, word / kWords + j, code[pair][j]) + word % kWords;
         if constexpr (kGroup == 4) {
-          const uint4 four = __ldg(reinterpret_cast<const uint4*>(bits));
-          words[n][0] = four.x;
-          words[n][1] = four.y;
-          words[n][2] = four.z;
-          words[n][3] = four.w;
+          const uint4 four = *reinterpret_cast<const uint4*>(from);
+          words[pair][0] = four.x;
+          words[pair][1] = four.y;
+          words[pair][2] = four.z;
+          words[pair][3] = four.w;
         } else {
-          const uint2 two = __ldg(reinterpret_cast<const uint2*>(bits));
-          words[n][2 * j] = two.x;
-          words[n][2 * j + 1] = two.y;
+          const uint2 two = *reinterpret_cast<const uint2*>(from);
+          words[pair][2 * j] = two.x;
+          words[pair][2 * j + 1] = two.y;
         }
       }
     }
 #pragma unroll
-    for (int n = 0; n < kBatch; ++n) {
+    for (int pair = 0; pair < kPairs; ++pair) {
+      uint32_t value[kCodes];  // a position's term and sign, in two bytes
 #pragma unroll
-      for (int j = 0; j < kPieces; ++j) {
-        if (kSigned && code[n][j] < 0) {  // complement the cycles that exist
-          const int within = within_of(word_of(n) + j * kGroup);
+      for (int j = 0; j < kCodes; ++j) {
+        int ones = 0;
+#pragma unroll
+        for (int w = 0; w < kGroup; ++w) ones += __popc(words[pair][j * kGroup + w]);
+        if (kSigned && kWords == 8) ones += __shfl_xor_sync(~0u, ones, 1);
+        const bool negative = code[pair][j] < 0;
+        value[j] = (b_term(negative, ones, tables.length) & (kWords == 8 ? 0xffff : 0xff)) |
+                   (negative ? (kWords == 8 ? 0x10000u : 0x100u) : 0u);
+        if (kSigned && negative) {  // complement the cycles that exist
 #pragma unroll
           for (int w = 0; w < kGroup; ++w) {
-            words[n][j * kGroup + w] ^= thermometer(t.length, within + w);
+            words[pair][j * kGroup + w] ^=
+                thermometer(tables.length, (16 * pair + 4 * t) % kWords + w);
           }
         }
       }
-      if constexpr (kOrder == BOrder::lanes) {
-        reinterpret_cast<uint4*>(out)[start + n * kThreads] =
-            make_uint4(words[n][0], words[n][1], words[n][2], words[n][3]);
-      } else {
-        const int task = start + n * kThreads, pair = task / (4 * kTileColumns);
-#pragma unroll
-        for (int piece = 0; piece < 4; ++piece) {
-          reinterpret_cast<uint32_t*>(out)[(4 * pair + piece) * 4 * kTileColumns +
-                                           task % (4 * kTileColumns)] = words[n][piece];
+      store_words<kWords, kOrder>(out, pair, column, t, words[pair]);
+      if constexpr (!kSigned) continue;
+      if constexpr (kWords == 2) {
+        terms[term_word<kWords, kOrder>(column, 4 * pair + t)] = value[0] | value[1] << 16;
+      } else if constexpr (kWords == 4) {
+        const uint32_t other = __shfl_xor_sync(~0u, value[0], 1);
+        if (t % 2 == 0) {
+          terms[term_word<kWords, kOrder>(column, 2 * pair + t / 2)] = value[0] | other << 16;
         }
+      } else if (t % 2 == 0) {
+        const int v = static_cast<int16_t>(value[0]), negative = value[0] >> 16;
+        terms[term_word<kWords, kOrder>(column, 2 * pair + t / 2)] =
+            bytes(v >> 6, v & 63, 64 * negative, negative);
       }
     }
-#pragma unroll
-    for (int n = 0; n < kBatch; ++n) {
-      if (bad[n]) mark_damaged(p, batch, first_column + column_of(n));
-    }
+    if (bad) mark_damaged(p, at.batch, at.first_column + column);
   }
-  if (!kSigned || half != 0) return;  // a position's terms count once
-  // Four bytes of terms at a time: of two positions (two terms each) or of one.
+}
+
+/// The same for longer patterns, of which a stage holds one or two positions or less.
+template <int kWords, bool kSigned, int kThreads, BOrder kOrder>
+__device__ void expand_long_stage(const GemmProblem& p, int64_t stage, int64_t tile, uint8_t* out) {
+  using P = Pattern<kWords>;
+  static_assert(kWords > 8);
+  const DeviceTables& tables = p.tables;
+  const auto at = ExpandAt::make<kWords>(p, stage, tile);
+#pragma unroll 4
+  for (int task = threadIdx.x; task < kPairs * kTileColumns * 4; task += kThreads) {
+    const int pair = task / (kTileColumns * 4), column = task / 4 % kTileColumns, t = task % 4;
+    const int word = 16 * pair + 4 * t, i = word / kWords;
+    const int within = kWords < P::kStageWords ? word % kWords : at.half * P::kStageWords + word;
+    bool bad = false;
+    const int code = at.code(p, column, i, bad);
+    const uint4 four =
+        __ldg(reinterpret_cast<const uint4*>(at.pattern(tables, tables.b_bits, i, code) + within));
+    uint32_t words[4] = {four.x, four.y, four.z, four.w};
+    if (kSigned && code < 0) {
+#pragma unroll
+      for (int w = 0; w < 4; ++w) words[w] ^= thermometer(tables.length, within + w);
+    }
+    store_words<kWords, kOrder>(out, pair, column, t, words);
+    if (bad) mark_damaged(p, at.batch, at.first_column + column);
+  }
+  if (!kSigned || at.half != 0) return;  // a position's terms count once
   constexpr int kQuads = P::kTermBytes / 4;
+  auto* terms = reinterpret_cast<uint32_t*>(out + BStage<kWords>::kBits);
   for (int task = threadIdx.x; task < kTileColumns * kQuads; task += kThreads) {
     const int column = task / kQuads, quad = task % kQuads;
-    const auto value_of = [&](int code, int i) {
-      const int ones = t.b_ones[lane_of(i) * (t.levels + 1) + abs(code)];
-      return b_term(code < 0, ones, t.length);
-    };
-    uint32_t terms = 0;
-    bool bad = false;  // marked above
-    if constexpr (P::kTerms == 2) {
-      if (2 * quad < P::kPositions) {
-        const int c0 = code_of(column, 2 * quad, bad);
-        const int c1 = code_of(column, 2 * quad + 1, bad);
-        terms = bytes(value_of(c0, 2 * quad), c0 < 0, value_of(c1, 2 * quad + 1), c1 < 0);
-      }
-    } else if (quad < P::kPositions) {
-      const int code = code_of(column, quad, bad), value = value_of(code, quad),
-                negative = code < 0;
-      terms = bytes(value >> 6, value & 63, 64 * negative, negative);
+    uint32_t four = 0;
+    if (quad < P::kPositions) {
+      bool bad = false;  // marked above
+      const int code = at.code(p, column, quad, bad), negative = code < 0;
+      const int64_t lane = quad < at.positions
+                               ? lane_of_position(tables.lane_of, tables.lanes, at.first + quad)
+                               : int64_t{0};
+      const int ones = tables.b_ones[lane * (tables.levels + 1) + abs(code)];
+      const int value = b_term(negative, ones, tables.length);
+      four = bytes(value >> 6, value & 63, 64 * negative, negative);
     }
-    int at = task;
-    if constexpr (kOrder == BOrder::pieces) {  // words 2t and 2t + 1 of 8: lane t, pieces 0 and 1
-      at = ((quad / 8 * 2 + quad % 2) * kTileColumns + column) * 4 + quad % 8 / 2;
-    }
-    reinterpret_cast<uint32_t*>(out + BStage<kWords>::kBits)[at] = terms;
+    terms[term_word<kWords, kOrder>(column, quad)] = four;
   }
 }
 

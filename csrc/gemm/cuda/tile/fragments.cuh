@@ -100,12 +100,14 @@ __device__ inline void write_each(const GemmProblem& p, const TileAt& at, int64_
 }
 
 /// The tile's outputs of the row and chunk kinds. Sums of earlier chunks wait in the output or,
-/// with kKept, at kept[i * kept_stride].
-template <bool kKept, int kRowFragments>
+/// with kKept, at kept[i * kept_stride]. kFull: all columns exist, and pairs are aligned.
+template <bool kKept, bool kFull, int kRowFragments>
 __device__ inline void write_scaled(const GemmProblem& p, const TileAt& at, int64_t chunk,
-                                    const Fragments<kRowFragments>& f, float2* kept, int kept_stride) {
-  const bool paired = p.m % 2 == 0;
-  const int64_t column = at.column + 2 * (threadIdx.x % 4), columns = p.m - column;
+                                    const Fragments<kRowFragments>& f, float2* kept,
+                                    int kept_stride) {
+  const bool paired = kFull || p.m % 2 == 0;
+  const int64_t column = at.column + 2 * (threadIdx.x % 4);
+  const int64_t columns = kFull ? kTileColumns : p.m - column;
   const Dequantizer& q = p.dequantizer;
   const bool adds = q.kind == Epilogue::chunk, last = chunk + 1 == p.chunks;
   const float* b_scale = q.b_scale + (at.batch * p.chunks + chunk) * p.m + column;
@@ -162,13 +164,17 @@ __device__ inline void write_scaled(const GemmProblem& p, const TileAt& at, int6
 /// The tile's sums of one chunk to wherever the problem wants them.
 template <bool kKept = false, int kRowFragments>
 __device__ inline void write_tile(const GemmProblem& p, const TileAt& at, int64_t chunk,
-                                  int64_t slot, const Fragments<kRowFragments>& f, float2* kept = nullptr,
-                                  int kept_stride = 0) {
+                                  int64_t slot, const Fragments<kRowFragments>& f,
+                                  float2* kept = nullptr, int kept_stride = 0) {
   const Epilogue kind = p.dequantizer.kind;
   if (p.partial) {
     write_partial(p, at, slot, f);
   } else if (kind == Epilogue::row || kind == Epilogue::chunk) {
-    write_scaled<kKept>(p, at, chunk, f, kept, kept_stride);
+    if (p.m % 2 == 0 && p.m - at.column >= kTileColumns) {
+      write_scaled<kKept, true>(p, at, chunk, f, kept, kept_stride);
+    } else {
+      write_scaled<kKept, false>(p, at, chunk, f, kept, kept_stride);
+    }
   } else {
     write_each(p, at, chunk, f);
   }
