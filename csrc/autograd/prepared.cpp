@@ -1,7 +1,7 @@
 // Straight-through gradient of sc_matmul with a prepared b: a @ b.T for b's dequantized values.
-#include <ATen/ops/repeat_interleave.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/repeat_interleave.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/library.h>
@@ -25,40 +25,48 @@ struct Rest {
 };
 
 at::Tensor call_below_autograd(const at::Tensor& a, const Rest& rest) {
-  static const auto op =
-      c10::Dispatcher::singleton()
-          .findSchemaOrThrow("scmp::sc_matmul", "prepared")
-          .typed<at::Tensor(const at::Tensor&, at::TensorList, c10::string_view, int64_t,
-                            std::optional<int64_t>)>();
+  static const auto op = c10::Dispatcher::singleton()
+                             .findSchemaOrThrow("scmp::sc_matmul", "prepared")
+                             .typed<at::Tensor(const at::Tensor&, at::TensorList, c10::string_view,
+                                               int64_t, std::optional<int64_t>)>();
   at::AutoDispatchBelowADInplaceOrView guard;
   return op.call(a, rest.b, rest.spec, rest.group_a, rest.stoc_len);
 }
 
+// What b's values follow from, beside its tensors.
+struct Levels {
+  int64_t qmax, levels, chunk_d;
+  bool unipolar, tensor, smooth;
+};
+
 // b as sc_matmul sees it: levels times scales, the smoothing undone; float32 of b's shape.
-at::Tensor dequantized(const PreparedCall& call) {
-  const Prepared& b = call.b;
-  const MatmulKnobs& knobs = call.knobs;
-  const int64_t depth = call.spec->depth(), batches = call.spec->batches();
-  at::Tensor levels =
-      (b.codes.to(at::kDouble) * knobs.qmax() / knobs.levels).round().to(at::kFloat);
-  levels = levels.view({batches, call.spec->rows(), depth});
-  if (knobs.unipolar) {
-    levels = levels - (b.zero_points.numel() > 0 ? b.zero_points.unsqueeze(-1)
-                                                 : b.tensor_map.select(0, 1).to(at::kFloat));
+at::Tensor dequantized(const variable_list& b, const Levels& l) {
+  const at::Tensor &codes = b[0], &scales = b[1], &zero_points = b[2], &map = b[4];
+  at::Tensor levels = (codes.to(at::kDouble) * l.qmax / l.levels).round().to(at::kFloat);
+  levels = levels.view({scales.size(0), codes.size(-2), codes.size(-1)});
+  if (l.unipolar) {
+    levels = levels - (l.tensor ? map.select(0, 1).to(at::kFloat) : zero_points.unsqueeze(-1));
   }
-  at::Tensor scales = b.scales.transpose(-2, -1);  // (B, M, chunks)
-  if (scales.size(-1) > 1) {
-    scales = at::repeat_interleave(scales, knobs.chunk_d, -1).slice(-1, 0, depth);
+  at::Tensor factors = scales.transpose(-2, -1);  // (B, M, chunks)
+  if (factors.size(-1) > 1) {
+    factors = at::repeat_interleave(factors, l.chunk_d, -1).slice(-1, 0, codes.size(-1));
   }
-  at::Tensor values = levels * scales;
-  if (call.spec->smooth) values = values / b.smooth_scales;
-  return values.view(call.spec->shape);
+  at::Tensor values = levels * factors;
+  if (l.smooth) values = values / b[5];
+  return values.view(codes.sizes());
 }
 
 struct ScMatmulPrepared : Function<ScMatmulPrepared> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& a, const Rest& rest) {
-    ctx->save_for_backward(rest.b.vec());
-    ctx->saved_data["spec"] = std::string(rest.spec);
+    const PreparedCall call = check_prepared(a, rest.b, rest.spec, rest.group_a, rest.stoc_len);
+    // The spec and the environment may have changed when the backward pass comes.
+    ctx->save_for_backward(rest.b.slice(0, 6).vec());
+    ctx->saved_data["qmax"] = static_cast<int64_t>(call.knobs.qmax());
+    ctx->saved_data["levels"] = static_cast<int64_t>(call.knobs.levels);
+    ctx->saved_data["chunk_d"] = call.knobs.chunk_d;
+    ctx->saved_data["unipolar"] = call.knobs.unipolar;
+    ctx->saved_data["tensor"] = call.knobs.granularity == Granularity::per_tensor;
+    ctx->saved_data["smooth"] = call.spec->smooth;
     ctx->saved_data["dtype"] = static_cast<int64_t>(a.scalar_type());
     return call_below_autograd(a, rest);
   }
@@ -66,20 +74,19 @@ struct ScMatmulPrepared : Function<ScMatmulPrepared> {
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
     at::Tensor grad_a;
     if (grads[0].defined()) {
-      const std::string spec = ctx->saved_data["spec"].toStringRef();
-      const variable_list b = ctx->get_saved_variables();
-      const PreparedCall call = check_prepared_b("sc_matmul", b, spec, 1, std::nullopt);
-      grad_a = straight_through_gradient(
-          grads[0], dequantized(call),
-          static_cast<at::ScalarType>(ctx->saved_data["dtype"].toInt()));
+      auto& saved = ctx->saved_data;
+      const Levels levels{saved["qmax"].toInt(),    saved["levels"].toInt(),
+                          saved["chunk_d"].toInt(), saved["unipolar"].toBool(),
+                          saved["tensor"].toBool(), saved["smooth"].toBool()};
+      grad_a = straight_through_gradient(grads[0], dequantized(ctx->get_saved_variables(), levels),
+                                         static_cast<at::ScalarType>(saved["dtype"].toInt()));
     }
     return {grad_a, at::Tensor()};
   }
 };
 
-at::Tensor sc_matmul_prepared_autograd(const at::Tensor& a, at::TensorList b,
-                                       c10::string_view spec, int64_t group_a,
-                                       std::optional<int64_t> stoc_len) {
+at::Tensor sc_matmul_prepared_autograd(const at::Tensor& a, at::TensorList b, c10::string_view spec,
+                                       int64_t group_a, std::optional<int64_t> stoc_len) {
   const Rest rest{b, spec, group_a, stoc_len};
   TORCH_CHECK_NOT_IMPLEMENTED(!a._fw_grad(0).defined(),
                               "sc_matmul: forward-mode differentiation is not supported");
@@ -95,8 +102,6 @@ at::Tensor sc_matmul_prepared_autograd(const at::Tensor& a, at::TensorList b,
 
 }  // namespace
 
-TORCH_LIBRARY_IMPL(scmp, Autograd, m) {
-  m.impl("sc_matmul.prepared", sc_matmul_prepared_autograd);
-}
+TORCH_LIBRARY_IMPL(scmp, Autograd, m) { m.impl("sc_matmul.prepared", sc_matmul_prepared_autograd); }
 
 }  // namespace scmp

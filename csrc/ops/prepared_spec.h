@@ -16,7 +16,7 @@ struct PreparedSpec {
   std::string granularity, mode;
   int64_t sc_prec = 8, chunk_d = 0, group_b = 1;
   std::optional<int64_t> rng_levels;
-  std::optional<std::string> config;  // JSON or a digest, as the caller gave it
+  std::optional<std::string> config;  // JSON, or the digest of a config alive in this process
   bool halve_bipolar_stoc_len = false;
   bool smooth = false;  // it holds smooth_scales
   ScrambleSettings scramble;

@@ -22,6 +22,28 @@ _KNOBS = (
 )
 
 
+def _parse_spec(spec: Any) -> dict[str, Any]:
+    """The fields of a spec; a ValueError where they are not all there."""
+    try:
+        fields = json.loads(spec)
+        missing = [name for name in (*_KNOBS, "shape", "config") if name not in fields]
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"Prepared: the extra state must be the spec of a Prepared: {error}"
+        ) from None
+    if missing:
+        raise ValueError(
+            f"Prepared: the extra state must be the spec of a Prepared, without {missing[0]} here"
+        )
+    return fields
+
+
+def _shown(value: Any) -> str:
+    """A value in an error message, in one short line."""
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
 class Prepared(nn.Module):
     """An operand b as `prepare` returns it; give it to `sc_matmul` in b's place.
 
@@ -47,31 +69,52 @@ class Prepared(nn.Module):
             self.register_buffer(name, tensor)
         self.expand = expand
         self._expanded = tensors[len(_BUFFERS)] if len(tensors) > len(_BUFFERS) else None
+        self._expanded_from = self._codes_version()
         self._take_spec(spec)
 
     def _take_spec(self, spec: str) -> None:
-        """Read the knobs off `spec`."""
-        fields = json.loads(spec)
+        """Read the knobs off `spec`; nothing is taken where it is malformed."""
+        fields = _parse_spec(spec)
+        # A call passes the config by its digest; this object keeps it alive.
+        config, call_spec = None, spec
+        if fields["config"] is not None:
+            config = StreamConfig(json.loads(fields["config"]))
+            call_spec = json.dumps({**fields, "config": config.digest})
         for name in _KNOBS:
             setattr(self, name, fields[name])
         self.shape = tuple(fields["shape"])
-        self.spec = spec
-        # A call passes the config by its digest; this object keeps it alive.
-        self.config = None
-        self._call_spec = spec
-        if fields["config"] is not None:
-            self.config = StreamConfig(json.loads(fields["config"]))
-            self._call_spec = json.dumps({**fields, "config": self.config.digest})
+        self.spec, self.config, self._call_spec = spec, config, call_spec
 
     @property
     def tensors(self) -> list[torch.Tensor]:
         """What the operator takes as b."""
         tensors = [getattr(self, name) for name in _BUFFERS]
         if self.expand and not is_compiling():
-            if self._expanded is None or self._expanded.device != self.codes.device:
-                self._expanded = torch.ops.scmp.expand_prepared(tensors, self.spec)
-            tensors.append(self._expanded)
+            tensors.append(self._current_bits(tensors))
         return tensors
+
+    def _codes_version(self) -> tuple[int, int | None]:
+        """What changes when the codes do."""
+        codes = self.codes
+        return codes.data_ptr(), None if codes.is_inference() else codes._version
+
+    def _current_bits(self, tensors: list[torch.Tensor]) -> torch.Tensor:
+        """The expanded bits of the buffers as they are: rebuilt after a move, a load, a change."""
+        if self._expanded is not None and self._expanded_from == self._codes_version():
+            return self._expanded
+        on_cuda = self.codes.is_cuda
+        if on_cuda and torch.cuda.is_current_stream_capturing():
+            raise ValueError(
+                "sc_matmul: the expanded bits of the prepared b are not built yet and cannot be "
+                "during CUDA graph capture; make the same call once before capturing"
+            )
+        bits, old = torch.ops.scmp.expand_prepared(tensors, self.spec), self._expanded
+        if old is not None and old.device == bits.device and old.shape == bits.shape:
+            bits = old.copy_(bits)  # in place: a captured graph may read it
+        if on_cuda:  # from here on every stream may read them
+            torch.cuda.current_stream(self.codes.device).synchronize()
+        self._expanded, self._expanded_from = bits, self._codes_version()
+        return bits
 
     def call_spec(self) -> str:
         """The spec as a call passes it: whole where the call may be recorded in a graph."""
@@ -84,17 +127,34 @@ class Prepared(nn.Module):
             knobs: name to (value, default); a value equal to its default counts as left out.
         """
         for name, (value, default) in knobs.items():
-            if value is default or value == default:
+            if value is default or (type(value) is type(default) and value == default):
                 continue
             made_for = getattr(self, name)
-            if name == "config" and not isinstance(value, Mapping):
-                value = json.loads(value) if value[:7] != "sha256:" else value
-                made_for = made_for.digest if made_for and isinstance(value, str) else made_for
-            if value != made_for:
+            if name == "config":
+                same = self._same_config(value)
+            else:
+                expected = made_for
+                if name == "rng_levels" and made_for is None:  # what None stands for
+                    halved = self.halve_bipolar_stoc_len and self.mode == "bipolar"
+                    expected = 2**self.sc_prec // (2 if halved else 1)
+                same = type(value) is type(expected) and value == expected
+            if not same:
                 raise ValueError(
-                    f"sc_matmul: {name} must be {made_for!r}, for which b was prepared, or left "
-                    f"out, got {value!r}"
+                    f"sc_matmul: {name} must be {_shown(made_for)}, for which b was prepared, or "
+                    f"left out, got {_shown(value)}"
                 )
+
+    def _same_config(self, value: Any) -> bool:
+        """Whether a call's config, in any of its forms, is the one this was made for."""
+        text = config_argument(value)  # refuses what no call takes
+        if text is None or self.config is None:
+            return False
+        if text.startswith("sha256:"):
+            return text == self.config.digest
+        try:
+            return json.loads(text) == self.config
+        except ValueError:
+            return False
 
     def get_extra_state(self) -> str:
         """Part of the state_dict: what the buffers were made for."""
@@ -102,22 +162,25 @@ class Prepared(nn.Module):
 
     def set_extra_state(self, state: str) -> None:
         """Take over the spec of a loaded state_dict (its buffers are taken by then)."""
-        try:
-            self._take_spec(state)
-        except (TypeError, ValueError, KeyError) as error:
-            raise ValueError(
-                f"Prepared: the extra state must be the spec of a Prepared: {error!r}"
-            ) from None
+        self._take_spec(state)
 
-    def _load_from_state_dict(self, state_dict, prefix, *args, **kwargs) -> None:
-        # Buffers of another shape are taken over too.
-        self._expanded = None
-        for name in _BUFFERS:
-            loaded = state_dict.get(prefix + name)
-            if isinstance(loaded, torch.Tensor) and loaded.shape != getattr(self, name).shape:
-                current = getattr(self, name)
+    def _load_from_state_dict(
+        self, state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
+    ) -> None:
+        # All or nothing: buffers without their spec, or beside another's, would compute nonsense.
+        wanted = [prefix + name for name in (*_BUFFERS, "_extra_state")]
+        missing = [name for name in wanted if name not in state_dict]
+        if missing:
+            missing_keys.extend(missing)
+            return
+        _parse_spec(state_dict[prefix + "_extra_state"])
+        for name in _BUFFERS:  # those of another shape are taken over too
+            loaded, current = state_dict[prefix + name], getattr(self, name)
+            if isinstance(loaded, torch.Tensor) and loaded.shape != current.shape:
                 setattr(self, name, torch.empty_like(loaded, device=current.device))
-        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
+        super()._load_from_state_dict(
+            state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
+        )
 
     def _apply(self, fn, recurse=True):
         # Moves, never casts: the dtypes are part of the format.
@@ -125,7 +188,10 @@ class Prepared(nn.Module):
             moved = fn(tensor)
             return moved if moved.dtype == tensor.dtype else tensor.to(moved.device)
 
-        return super()._apply(move, recurse)
+        super()._apply(move, recurse)
+        if self._expanded is not None and self._expanded.device != self.codes.device:
+            self._expanded = None
+        return self
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_expanded": None}

@@ -13,7 +13,8 @@ constexpr int kRowsTogether = 8;               // rows of a that share a table
 constexpr int kColumnsPerPass = kThreads / 4;  // of the output: 8 a warp, 4 threads each
 constexpr int kCodes = 8;                      // of b that a thread reads at once
 constexpr int kLongestSlice = 128;
-constexpr int kTableBytes = 100 << 10;
+constexpr int kTableBytes = 96 << 10;  // every GPU since sm_80 gives a block as much
+constexpr int64_t kMostPartialBytes = int64_t{128} << 20;  // sums of all slices
 
 // How a problem is cut.
 struct Cut {
@@ -192,11 +193,12 @@ __global__ void __launch_bounds__(kThreads)
 template <int kRows>
 void launch(const GemmProblem& p, const Cut& cut, int multiprocessors, cudaStream_t stream) {
   const auto kernel = few_rows<kRows>;
-  cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, cut.table_bytes);
+  // One limit for all problems: threads may launch the same kernel at the same time.
+  cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kTableBytes);
   const int64_t slices = p.chunks * cut.per_chunk, depth = p.batches * cut.row_groups;
   const int64_t passes = (p.m + kColumnsPerPass - 1) / kColumnsPerPass;
-  const int64_t wanted = std::max<int64_t>(1, 2 * multiprocessors / (slices * depth));
-  const int64_t per_block = (passes + wanted - 1) / std::min(wanted, passes);
+  const int64_t wanted = std::clamp<int64_t>(2 * multiprocessors / (slices * depth), 1, passes);
+  const int64_t per_block = (passes + wanted - 1) / wanted;
   const int64_t blocks = (passes + per_block - 1) / per_block;
   const bool aligned = p.d % kCodes == 0 && (p.chunks == 1 || p.chunk % kCodes == 0) &&
                        reinterpret_cast<uintptr_t>(p.b_codes) % 16 == 0;
@@ -213,13 +215,15 @@ std::string few_rows_refuses(const GemmProblem& p, const DeviceLimits& device) {
   if (p.tables.b_bits == nullptr) return "the bit tables of this config do not fit in memory";
   const Cut cut(p);
   if (cut.table_bytes > device.shared_memory) return "it needs more shared memory than a block has";
-  if (p.chunks * cut.per_chunk > 65535 || p.batches * cut.row_groups > 65535) {
+  const int64_t slices = p.chunks * cut.per_chunk;
+  if (slices * p.batches * p.n * p.m * 4 > kMostPartialBytes) return "its sums exceed 128 MiB";
+  if (slices > 65535 || p.batches * cut.row_groups > 65535) {
     return "it has more slices or batches than a grid holds";
   }
   return "";
 }
 
-int64_t few_rows_parts(const GemmProblem& p, const DeviceLimits&) { return Cut(p).per_chunk; }
+int64_t few_rows_parts(const GemmProblem& p) { return Cut(p).per_chunk; }
 
 void few_rows_gemm(const GemmProblem& p, const DeviceLimits& device, cudaStream_t stream) {
   const Cut cut(p);

@@ -8,8 +8,8 @@
 namespace scmp::cuda {
 namespace {
 
-constexpr int kThreads = 64;
-constexpr int kTogether = 16;  // chunks whose sums are read before the first is used
+constexpr int kThreads = 128;
+constexpr int kTogether = 8;  // chunks whose sums are read before the first is used
 
 __device__ void finish_output(const GemmProblem& p, int64_t a_row, int64_t column) {
   const int64_t count = p.batches * p.n * p.m, i = a_row * p.m + column;
@@ -22,20 +22,24 @@ __device__ void finish_output(const GemmProblem& p, int64_t a_row, int64_t colum
     // Many dependent additions: everything they need is read ahead.
     const float* a_scale = q.a_scale + a_row * p.chunks;
     const float* b_scale = q.b_scale + batch * p.chunks * p.m + column;
+    const int chunks = static_cast<int>(p.chunks);
 #pragma unroll 1
-    for (int64_t first = 0; first < p.chunks; first += kTogether) {
+    for (int first = 0; first < chunks; first += kTogether) {
       int sum[kTogether];
       float a[kTogether], b[kTogether];
 #pragma unroll
       for (int j = 0; j < kTogether; ++j) {
-        const int64_t chunk = min(first + j, p.chunks - 1);
-        sum[j] = from[chunk * count];
-        a[j] = a_scale[chunk];
-        b[j] = b_scale[chunk * p.m];
+        sum[j] = *from;
+        a[j] = *a_scale;
+        b[j] = *b_scale;
+        const bool more = first + j + 1 < chunks;
+        from += more ? count : 0;
+        a_scale += more;
+        b_scale += more ? p.m : 0;
       }
 #pragma unroll
       for (int j = 0; j < kTogether; ++j) {
-        if (first + j >= p.chunks) break;
+        if (first + j >= chunks) break;
         y = f32_add(y, scaled_value(static_cast<float>(sum[j]), q.c, a[j], b[j]));
       }
     }

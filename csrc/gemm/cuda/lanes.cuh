@@ -16,7 +16,7 @@ __device__ __forceinline__ int64_t lane_of_position(const int32_t* lane_of, int6
   return (n & (n - 1)) == 0 ? p & (n - 1) : p % n;
 }
 
-/// Signed cycles of a's row at a position of a chunk; 0 for rows past the end.
+/// Signed cycles of a's row at a position of a chunk; of rows past the end whatever is there, or 0.
 __device__ __forceinline__ int a_cycles_at(const GemmProblem& p, int64_t batch, int64_t chunk,
                                            int64_t row, int64_t position) {
   const StageLayout& l = p.a_layout;

@@ -20,9 +20,9 @@ namespace scmp::cuda {
 namespace {
 
 constexpr int kRowFragments = kWarpRows / 16;
-constexpr int kExpandThreads = 256;
+constexpr int kExpandThreads = 256, kExpandBlocks = 1056;
 constexpr int64_t kLeastStages = 4;  // of a part, when the K axis is split
-constexpr int64_t kMostTileBytes = int64_t{512} << 20;
+constexpr int64_t kMostTileBytes = int64_t{506} << 20;
 
 // How a block works: 4 warps, two blocks per multiprocessor, chunk sums added up in the output; or
 // 8 warps that keep them in shared memory.
@@ -155,10 +155,14 @@ struct Gemm {
   }
 
   __device__ void write(int64_t chunk, int64_t slot) {
-    // Sums of earlier chunks: in shared memory, or in the output.
-    auto* kept = reinterpret_cast<float2*>(shared + 2 * B::kStage) + threadIdx.x;
-    write_tile<kShape == Shape::chunk_sums>(p, {batch, first_row + warp_row, first_column}, chunk,
-                                            slot, acc, kept, kThreads);
+    const TileAt at{batch, first_row + warp_row, first_column};
+    if constexpr (kShape == Shape::chunk_sums) {
+      keep_tile<kRowFragments>(
+          p, at, chunk, acc,
+          {reinterpret_cast<float2*>(shared + 2 * B::kStage) + threadIdx.x, kThreads});
+    } else {
+      write_tile(p, at, chunk, slot, acc);
+    }
   }
 
   __device__ void run(KRange k) {
@@ -180,12 +184,20 @@ struct Gemm {
   }
 };
 
+// The grid expands `count` tiles from `first` on.
 template <int kWords, bool kSigned, int kThreads>
-__device__ void expand_any(const GemmProblem& p, int64_t stage, int64_t tile, uint8_t* out) {
+__device__ void expand_tiles(const GemmProblem& p, int64_t first, int64_t count, int64_t stages,
+                             uint8_t* workspace) {
   if constexpr (kWords <= 8) {
-    expand_stage<kWords, kSigned, kThreads, BOrder::lanes>(p, p.tables.b_bits, stage, tile, out);
+    expand_share<kWords, kSigned, kThreads, BOrder::lanes>(
+        p, p.tables.b_bits, static_cast<uint32_t>(first), static_cast<uint32_t>(count * stages),
+        static_cast<uint32_t>(stages), workspace);
   } else {
-    expand_long_stage<kWords, kSigned, kThreads, BOrder::lanes>(p, stage, tile, out);
+    for (int64_t i = blockIdx.x; i < count * stages; i += gridDim.x) {
+      expand_long_stage<kWords, kSigned, kThreads, BOrder::lanes>(
+          p, static_cast<uint32_t>(i % stages), static_cast<uint32_t>(first + i / stages),
+          workspace + i * BStage<kWords>::kBytes);
+    }
   }
 }
 
@@ -215,10 +227,7 @@ __global__ void __launch_bounds__(Block<kWords, kShape>::kThreads,
     const int64_t count = min(schedule.slab, tiles - first);
     if (!schedule.expanded) {
       if (first > 0) cooperative_groups::this_grid().sync();  // the last slab is still read
-      for (int64_t i = blockIdx.x; i < count * stages; i += gridDim.x) {
-        expand_any<kWords, kSigned, B::kThreads>(p, i % stages, first + i / stages,
-                                                 workspace + i * BStage<kWords>::kBytes);
-      }
+      expand_tiles<kWords, kSigned, B::kThreads>(p, first, count, stages, workspace);
       cooperative_groups::this_grid().sync();
     }
     for (int64_t i = blockIdx.x; i < count * schedule.parts * row_blocks; i += gridDim.x) {
@@ -245,9 +254,8 @@ template <int kWords, bool kSigned>
 __global__ void __launch_bounds__(kExpandThreads)
     expand(const __grid_constant__ GemmProblem p, uint8_t* workspace) {
 #if SCMP_HAS_B1
-  const int64_t stages = stages_of<kWords>(p), i = blockIdx.x;
-  expand_any<kWords, kSigned, kExpandThreads>(p, i % stages, i / stages,
-                                              workspace + i * BStage<kWords>::kBytes);
+  const int64_t tiles = p.batches * ((p.m + kTileColumns - 1) / kTileColumns);
+  expand_tiles<kWords, kSigned, kExpandThreads>(p, 0, tiles, stages_of<kWords>(p), workspace);
 #endif
 }
 
@@ -256,7 +264,8 @@ template <int kWords, bool kSigned>
 bool keeps_chunk_sums(const GemmProblem& p, const DeviceLimits& device) {
   using B = Block<kWords, Shape::chunk_sums>;
   return kSigned && kWords >= 2 && kWords <= 8 && p.chunks > 1 && p.n > B::kRows / 2 &&
-         B::kShared <= device.shared_memory && p.partial == nullptr;
+         B::kShared <= device.shared_memory && p.partial == nullptr &&
+         p.chunk * p.tables.length < kSmallSum;
 }
 
 template <int kWords>
@@ -312,8 +321,8 @@ struct Launch {
   }
   template <bool kSigned>
   static void expand_all(const GemmProblem& p, void* workspace, cudaStream_t stream) {
-    const int64_t tiles = (p.m + kTileColumns - 1) / kTileColumns * p.batches;
-    const auto blocks = static_cast<unsigned>(tiles * stages_of<kWords>(p));
+    const auto blocks = static_cast<unsigned>(
+        std::min<int64_t>(column_tiles(p) * stages_of<kWords>(p), kExpandBlocks));
     expand<kWords, kSigned>
         <<<blocks, kExpandThreads, 0, stream>>>(p, static_cast<uint8_t*>(workspace));
   }
@@ -347,7 +356,8 @@ std::string mma_b1_refuses(const GemmProblem& p, const DeviceLimits& device) {
     if (L::kLeastShared > device.shared_memory) {
       return "it needs more shared memory than a block has here";
     }
-    if (L::tile_bytes(p) > kMostTileBytes) return "b's bits of one tile exceed 512 MiB";
+    if (column_tiles(p) >= (int64_t{1} << 31)) return "it has too many tiles";
+    if (L::tile_bytes(p) > kMostTileBytes) return "b's bits of one tile exceed 506 MiB";
     if (p.chunk * p.tables.length >= (int64_t{1} << 31)) return "sums need more than 32 bits";
     return "";
   });

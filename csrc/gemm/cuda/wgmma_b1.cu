@@ -17,8 +17,9 @@ constexpr int kThreads = kExpandThreads + 128;  // and one that fetches
 // Registers per thread after the launch's 96 are shared out anew: more for those that multiply.
 // Once per launch: values that live across a second exchange would be lost.
 constexpr int kConsumerRegisters = 112, kProducerRegisters = 24;
+constexpr int kExpandBlocks = 1056;  // of the kernel that only expands
 constexpr int64_t kLeastStages = 4;  // of a part, when the K axis is split
-constexpr int64_t kMostTileBytes = int64_t{512} << 20;
+constexpr int64_t kMostTileBytes = int64_t{506} << 20;
 constexpr uint32_t kPieceBytes = kTileColumns * 16;  // 16 bytes of every column
 
 template <int kWords, bool kKept>
@@ -162,11 +163,14 @@ struct Consumer {
       multiply();
       if (--left > 0) continue;
       pin(sums());
-      auto* kept =
-          reinterpret_cast<float2*>(const_cast<uint8_t*>(shared) + B::kStages * B::kStage) +
-          threadIdx.x;
-      write_tile<kKept>(p, {item.batch, warp_row, item.first_column}, k.chunk++, k.slot++, acc,
-                        kept, kExpandThreads);
+      const TileAt at{item.batch, warp_row, item.first_column};
+      if constexpr (kKept) {
+        auto* kept = const_cast<uint8_t*>(shared) + B::kStages * B::kStage;
+        keep_tile<1>(p, at, k.chunk++, acc,
+                     {reinterpret_cast<float2*>(kept) + threadIdx.x, kExpandThreads});
+      } else {
+        write_tile(p, at, k.chunk++, k.slot++, acc);
+      }
       left = k.per_write;
       acc.clear();
       pin(sums());
@@ -231,6 +235,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     const int64_t bytes = p.tables.lanes * (p.tables.levels + 1) * kWords * 4;
     if (bytes <= B::kStages * B::kStage) {
       const auto* from = reinterpret_cast<const uint2*>(p.tables.b_bits);
+#pragma unroll 8
       for (int i = threadIdx.x; i < bytes / 8; i += kThreads) {
         reinterpret_cast<uint2*>(shared)[i] = __ldg(from + i);
       }
@@ -238,11 +243,9 @@ __global__ void __launch_bounds__(kThreads, 1)
       __syncthreads();
     }
     if (consumes) {
-      for (int64_t i = blockIdx.x; i < schedule.tiles * stages; i += gridDim.x) {
-        expand_stage<kWords, kSigned, kExpandThreads, BOrder::pieces>(
-            p, table, i % stages, schedule.first_tile + i / stages,
-            workspace + i * BStage<kWords>::kBytes);
-      }
+      expand_share<kWords, kSigned, kExpandThreads, BOrder::pieces>(
+          p, table, static_cast<uint32_t>(schedule.first_tile),
+          static_cast<uint32_t>(schedule.tiles * stages), static_cast<uint32_t>(stages), workspace);
     }
     async_proxy_fence();
     cooperative_groups::this_grid().sync();
@@ -273,9 +276,10 @@ __global__ void __launch_bounds__(kThreads, 1)
 template <int kWords, bool kSigned>
 __global__ void __launch_bounds__(256)
     expand(const __grid_constant__ GemmProblem p, uint8_t* workspace) {
-  const int64_t stages = p.a_layout.stages, i = blockIdx.x;
-  expand_stage<kWords, kSigned, 256, BOrder::pieces>(p, p.tables.b_bits, i % stages, i / stages,
-                                                     workspace + i * BStage<kWords>::kBytes);
+  const auto tiles = static_cast<uint32_t>(p.batches * ((p.m + kTileColumns - 1) / kTileColumns));
+  const auto stages = static_cast<uint32_t>(p.a_layout.stages);
+  expand_share<kWords, kSigned, 256, BOrder::pieces>(p, p.tables.b_bits, 0, tiles * stages, stages,
+                                                     workspace);
 }
 
 template <int kWords, bool kSigned, bool kKept>
@@ -319,7 +323,8 @@ std::string wgmma_b1_refuses(const GemmProblem& p, const DeviceLimits& device) {
   if (device.major != 9) return "it needs compute capability 9.0";
   if (p.tables.words > 8) return "its streams are at most 256 cycles long";
   if (p.tables.b_bits == nullptr) return "the bit tables of this config do not fit in memory";
-  if (wgmma_b1_workspace(p, 1) > kMostTileBytes) return "b's bits of one tile exceed 512 MiB";
+  if (column_tiles(p) * p.a_layout.stages >= (int64_t{1} << 31)) return "it has too many tiles";
+  if (wgmma_b1_workspace(p, 1) > kMostTileBytes) return "b's bits of one tile exceed 506 MiB";
   if (p.chunk * p.tables.length >= (int64_t{1} << 31)) return "sums need more than 32 bits";
   return "";
 }
@@ -348,7 +353,7 @@ void wgmma_b1_gemm(const GemmProblem& p, void* workspace, int64_t tiles, bool ex
       if (p.unipolar) return launch<kWords, false, false>(p, bits, schedule, device, stream);
       // Stages of short streams are too large beside the sums of chunks: those wait in the output.
       if constexpr (kWords > 2) {
-        if (p.chunks > 1 && !p.partial) {
+        if (p.chunks > 1 && !p.partial && p.chunk * p.tables.length < kSmallSum) {
           return launch<kWords, true, true>(p, bits, schedule, device, stream);
         }
       }
@@ -358,7 +363,8 @@ void wgmma_b1_gemm(const GemmProblem& p, void* workspace, int64_t tiles, bool ex
 }
 
 void wgmma_b1_expand(const GemmProblem& p, void* workspace, cudaStream_t stream) {
-  const auto blocks = static_cast<unsigned>(column_tiles(p) * p.a_layout.stages);
+  const auto blocks =
+      static_cast<unsigned>(std::min<int64_t>(column_tiles(p) * p.a_layout.stages, kExpandBlocks));
   auto* bits = static_cast<uint8_t*>(workspace);
   with_words(p.tables.words, [&](auto words) {
     constexpr int kWords = decltype(words)::value;

@@ -18,7 +18,7 @@ namespace scmp::cuda {
 namespace {
 
 constexpr int64_t kSlabBytes = int64_t{145} << 20;  // of expanded bits
-constexpr int64_t kMostSlabBytes = int64_t{384} << 20;
+constexpr int64_t kMostSlabBytes = int64_t{506} << 20;
 constexpr int64_t kRowBlock = 256;  // rows of a that a block of the b1 kernels takes at most
 constexpr int64_t kPartialBytes = int64_t{128} << 20;  // of sums, when the K axis is split
 
@@ -36,11 +36,12 @@ at::Tensor allocate_partial(GemmProblem& p, int64_t parts, const at::Tensor& lik
 }
 
 // The same where a kernel would leave most of the device idle: few rows and columns.
-at::Tensor split_if_small(GemmProblem& p, int64_t parts, const at::Tensor& like) {
+at::Tensor split_if_small(GemmProblem& p, int64_t parts, int64_t most_bytes,
+                          const at::Tensor& like) {
   if (parts <= 1) return {};
   const int64_t slots = p.chunks > 1 ? p.chunks : parts;
   const int64_t bytes = slots * p.batches * p.n * p.m * static_cast<int64_t>(sizeof(int32_t));
-  if (bytes > kPartialBytes) return {};
+  if (bytes > std::min(most_bytes, kPartialBytes)) return {};
   return allocate_partial(p, p.chunks > 1 ? 1 : parts, like);
 }
 
@@ -86,7 +87,8 @@ void run_b1(GemmProblem& p, const B1Kernel& kernel, const at::Tensor& like,
   const bool ready = expanded.defined() && expanded.numel() == expanded_bytes(p, kernel);
   if (ready) p.damaged = flags_of(expanded, p, kernel);
   const int64_t slab = ready ? tiles : tiles_per_slab(p, one, device);
-  const at::Tensor sums = split_if_small(p, kernel.parts(p, slab, device), like);
+  const at::Tensor sums =
+      split_if_small(p, kernel.parts(p, slab, device), kMostSlabBytes - slab * one, like);
   const at::Tensor bits = ready ? expanded : bytes_like(slab * one, like);
   kernel.gemm(p, const_cast<void*>(bits.const_data_ptr()), slab, ready, device, stream);
   if (sums.defined()) finish(p, stream);
@@ -99,7 +101,7 @@ void run_gemm(GemmProblem p, const at::Tensor& like, const at::Tensor& expanded)
   const cudaStream_t stream = at::cuda::getCurrentCUDAStream();
   switch (choose_kernel(p, device)) {
     case Kernel::few_rows: {
-      const at::Tensor sums = allocate_partial(p, few_rows_parts(p, device), like);
+      const at::Tensor sums = allocate_partial(p, few_rows_parts(p), like);
       few_rows_gemm(p, device, stream);
       finish(p, stream);
       break;
@@ -111,7 +113,7 @@ void run_gemm(GemmProblem p, const at::Tensor& like, const at::Tensor& expanded)
       run_b1(p, kMma, like, expanded, device, stream);
       break;
     case Kernel::mma_s8: {
-      const at::Tensor sums = split_if_small(p, mma_s8_parts(p, device), like);
+      const at::Tensor sums = split_if_small(p, mma_s8_parts(p, device), kPartialBytes, like);
       mma_s8_gemm(p, device, stream);
       if (sums.defined()) finish(p, stream);
       break;

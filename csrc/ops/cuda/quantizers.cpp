@@ -21,12 +21,12 @@ at::Tensor per_row(const at::Tensor& x) {
   return at::empty(x.sizes().slice(0, x.dim() - 1), x.options().dtype(at::kFloat));
 }
 
-void run(const at::Tensor& x, QuantizeArgs& args) {
+void run(const char* op, const at::Tensor& x, QuantizeArgs& args) {
   if (x.numel() == 0 && args.source.total_rows() == 0) return;
   Workspace workspace;
   const RangeKeys keys(workspace, &args, 1);
   if (keys.any()) workspace.allocate(x);
-  with_value_errors("quantize", [&] { keys.quantize(workspace, &args, 1); });
+  with_value_errors(op, [&] { keys.quantize(workspace, &args, 1); });
 }
 
 std::tuple<at::Tensor, at::Tensor> fused_quantize_bipolar_cuda(const at::Tensor& x, double abs_max,
@@ -41,7 +41,7 @@ std::tuple<at::Tensor, at::Tensor> fused_quantize_bipolar_cuda(const at::Tensor&
   args.output = Output::bipolar_codes;
   args.codes = code.mutable_data_ptr<int16_t>();
   args.signs = sign.mutable_data_ptr<int8_t>();
-  run(x, args);
+  run("fused_quantize_bipolar", x, args);
   return {code, sign};
 }
 
@@ -55,7 +55,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> fused_quantize_bipolar_perrow_cud
   args.codes = code.mutable_data_ptr<int16_t>();
   args.signs = sign.mutable_data_ptr<int8_t>();
   args.scales = scale.mutable_data_ptr<float>();
-  run(x, args);
+  run("fused_quantize_bipolar_perrow", x, args);
   return {code, sign, scale};
 }
 
@@ -73,7 +73,7 @@ std::tuple<at::Tensor, std::optional<at::Tensor>> fused_quantize_unipolar_cuda(
   args.output = Output::unipolar_codes;
   args.wide_codes = code.mutable_data_ptr<int32_t>();
   if (compute_sum) args.sums = row_sum->mutable_data_ptr<float>();
-  run(x, args);
+  run("fused_quantize_unipolar", x, args);
   return {code, row_sum};
 }
 
@@ -88,7 +88,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> grouped_symmetric_quant_cuda(cons
   args.levels_out = q.mutable_data_ptr<float>();
   args.signs = sign.mutable_data_ptr<int8_t>();
   args.scales = scale.mutable_data_ptr<float>();
-  run(x, args);
+  run("grouped_symmetric_quant", x, args);
   return {scale, q, sign};
 }
 
@@ -103,7 +103,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> grouped_asymmetric_quant_cuda(con
   args.levels_out = q.mutable_data_ptr<float>();
   args.scales = scale.mutable_data_ptr<float>();
   args.zeros = zero_point.mutable_data_ptr<float>();
-  run(x, args);
+  run("grouped_asymmetric_quant", x, args);
   return {scale, zero_point, q};
 }
 

@@ -51,11 +51,15 @@ void set_smoothing(QuantizeArgs& args, const at::Tensor& scales, Smoothing smoot
   args.smooth_stride = scales.stride(0);
 }
 
+void refuse_capture(const char* op) {
+  TORCH_CHECK_VALUE(!capturing(), op,
+                    ": SCMP_SYNC_CHECKS=1 syncs, which a CUDA graph capture cannot; unset it");
+}
+
 // With SCMP_SYNC_CHECKS=1: values that only the device knows, checked as on the CPU.
 void sync_check(const char* op, const MatmulKnobs& knobs, const at::Tensor& scales) {
   if (!knobs.sync_checks) return;
-  TORCH_CHECK_VALUE(!capturing(), op,
-                    ": SCMP_SYNC_CHECKS=1 syncs, which a CUDA graph capture cannot; unset it");
+  refuse_capture(op);
   check_smooth_values(op, scales);
 }
 
@@ -144,6 +148,11 @@ GemmProblem make_problem(const QuantizeArgs& a, const OperandB& b, const MatmulK
   return p;
 }
 
+// The kernels read pairs and more at once: a view into the middle of another tensor is copied.
+at::Tensor aligned(const at::Tensor& x) {
+  return reinterpret_cast<uintptr_t>(x.const_data_ptr()) % 16 == 0 ? x : x.clone();
+}
+
 // The output, filled where there is nothing to multiply.
 at::Tensor make_output(const at::Tensor& a, int64_t columns) {
   auto shape = a.sizes().vec();
@@ -193,10 +202,17 @@ at::Tensor sc_matmul_cuda(const at::Tensor& a, const at::Tensor& b, c10::string_
 
 at::Tensor sc_matmul_prepared_cuda(const at::Tensor& a, at::TensorList b, c10::string_view spec,
                                    int64_t group_a, std::optional<int64_t> stoc_len) {
-  const PreparedCall call = check_prepared(a, b, spec, group_a, stoc_len);
+  PreparedCall call = check_prepared(a, b, spec, group_a, stoc_len);
   const c10::cuda::CUDAGuard guard(a.device());
+  call.b.scales = aligned(call.b.scales);
+  call.b.tensor_map = aligned(call.b.tensor_map);
+  if (call.b.expanded.defined()) call.b.expanded = aligned(call.b.expanded);
   const MatmulKnobs& knobs = call.knobs;
   if (call.spec->smooth) sync_check("sc_matmul", knobs, call.b.smooth_scales);
+  if (knobs.sync_checks) {
+    refuse_capture("sc_matmul");
+    check_codes("sc_matmul", call.b.codes.to(at::kCPU), knobs);
+  }
   at::Tensor out = make_output(a, call.spec->rows());
   if (out.numel() == 0 || a.size(-1) == 0) return out;
 

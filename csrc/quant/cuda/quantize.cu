@@ -11,7 +11,7 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kQuads = 4;  // groups of four values that a thread keeps between its two passes
-constexpr int64_t kMostSegments = int64_t{1} << 30;
+constexpr int64_t kMostSegments = (int64_t{1} << 32) - 64;  // counted in 32 bits
 constexpr int64_t kWarpSegment = 32 * kQuads * 4;  // up to this many columns a warp takes a segment
 constexpr int64_t kShortSegment = 32 * 4;          // up to this many it takes kQuads of them
 

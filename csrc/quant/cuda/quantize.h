@@ -16,9 +16,10 @@ enum class RangeFrom {
   argument  // one fixed affine map
 };
 
-/// Codes of operand a: the K axis is cut into stages of `positions` columns (never across a chunk,
-/// zero-padded), each stage a (rows_padded, positions) int16 matrix. Operand b's codes keep its own
-/// order, (batches, rows, columns).
+/// Codes of operand a: the K axis is cut into stages of `positions` columns, never across a chunk;
+/// what a short last chunk leaves of its stages is 0 or unwritten, and meets zeros of b. Each stage
+/// a (rows_padded, positions) int16 matrix. Operand b's codes keep its own order, (batches, rows,
+/// columns).
 struct StageLayout {
   int64_t rows_padded = 0;
   int64_t stages = 0, stages_per_chunk = 0;

@@ -56,16 +56,20 @@ struct ExpandAt {
   int positions, columns, half;               // that exist; which stage of a long position
   const int16_t* codes;                       // of the first column and position
 
+  // 32-bit divisions: the host refuses more stages or tiles.
   template <int kWords>
-  __device__ static ExpandAt make(const GemmProblem& p, int64_t stage, int64_t tile) {
+  __device__ static ExpandAt make(const GemmProblem& p, uint32_t stage, uint32_t tile) {
     using P = Pattern<kWords>;
     ExpandAt at;
-    const int64_t tiles = (p.m + kTileColumns - 1) / kTileColumns;
-    at.batch = tile / tiles;
-    at.first_column = tile % tiles * kTileColumns;
-    const int64_t code_stage = stage / P::kStagesPerPosition;
-    at.chunk = code_stage / p.a_layout.stages_per_chunk;
-    at.first = code_stage % p.a_layout.stages_per_chunk * P::kPositions;
+    const auto tiles = static_cast<uint32_t>((p.m + kTileColumns - 1) / kTileColumns);
+    const uint32_t batch = p.batches == 1 ? 0 : tile / tiles;
+    at.batch = batch;
+    at.first_column = int64_t{tile - batch * tiles} * kTileColumns;
+    const uint32_t code_stage = stage / P::kStagesPerPosition;
+    const auto per_chunk = static_cast<uint32_t>(p.a_layout.stages_per_chunk);
+    const uint32_t chunk = p.chunks == 1 ? 0 : code_stage / per_chunk;
+    at.chunk = chunk;
+    at.first = int64_t{code_stage - chunk * per_chunk} * P::kPositions;
     at.positions =
         static_cast<int>(min(chunk_columns(p, at.chunk) - at.first, int64_t{P::kPositions}));
     at.columns = static_cast<int>(min(p.m - at.first_column, int64_t{kTileColumns}));
@@ -73,9 +77,9 @@ struct ExpandAt {
     at.codes = b_codes_at(p, at.batch, at.chunk, at.first_column) + at.first;
     return at;
   }
-  __device__ int code(const GemmProblem& p, int column, int i, bool& bad) const {
-    if (column >= columns || i >= positions) return 0;
-    return checked_code(p, codes[column * p.d + i], bad);
+  /// What is stored there, not checked yet.
+  __device__ int code(const GemmProblem& p, int column, int i) const {
+    return column < columns && i < positions ? codes[column * p.d + i] : 0;
   }
   /// First word of position i's pattern of a code.
   __device__ const uint32_t* pattern(const DeviceTables& t, const uint32_t* table, int i,
@@ -86,30 +90,59 @@ struct ExpandAt {
   }
 };
 
-/// Fills one stage of one tile with kThreads threads (the first of the block), for patterns of at
-/// most 8 words. `table` holds p.tables.b_bits, here or in shared memory. A thread takes lane t of
-/// some columns, all pairs of steps: it counts the ones of what it writes, for the terms.
+/// Expands stages of tiles with kThreads threads (the first of the block), for patterns of at most
+/// 8 words. `table` holds p.tables.b_bits, here or in shared memory. A thread takes lane t of some
+/// columns, all pairs of steps: it counts the ones of what it writes, for the terms. read() and
+/// write() are apart so that the codes of one stage can come while another is written.
 template <int kWords, bool kSigned, int kThreads, BOrder kOrder>
-__device__ void expand_stage(const GemmProblem& p, const uint32_t* table, int64_t stage,
-                             int64_t tile, uint8_t* out) {
-  using P = Pattern<kWords>;
+struct Expander {
   static_assert(kWords <= 8 && kTileColumns * 4 % kThreads == 0);
-  constexpr int kCodes = kWords == 2 ? 2 : 1;  // positions among a lane's four words
-  constexpr int kGroup = 4 / kCodes;
-  const DeviceTables& tables = p.tables;
-  const auto at = ExpandAt::make<kWords>(p, stage, tile);
-  auto* terms = reinterpret_cast<uint32_t*>(out + BStage<kWords>::kBits);
-#pragma unroll 1
-  for (int task = threadIdx.x; task < kTileColumns * 4; task += kThreads) {
-    const int column = task / 4, t = task % 4;
+  static constexpr int kTasks = kTileColumns * 4 / kThreads;
+  static constexpr int kCodes = kWords == 2 ? 2 : 1;  // positions among a lane's four words
+  static constexpr int kGroup = 4 / kCodes;
+  const GemmProblem* problem;
+  const uint32_t* table;
+  ExpandAt at;
+  int16_t stored[kTasks][kPairs][kCodes];  // codes, to be checked
+
+  __device__ Expander(const GemmProblem& p, const uint32_t* bits) : problem(&p), table(bits) {}
+
+  __device__ static int column_of(int task) { return (threadIdx.x + task * kThreads) / 4; }
+
+  __device__ void read(uint32_t stage, uint32_t tile) {
+    const GemmProblem& p = *problem;
+    at = ExpandAt::make<kWords>(p, stage, tile);
+    const int t = threadIdx.x % 4;
+#pragma unroll
+    for (int task = 0; task < kTasks; ++task) {
+#pragma unroll
+      for (int pair = 0; pair < kPairs; ++pair) {
+#pragma unroll
+        for (int j = 0; j < kCodes; ++j) {
+          stored[task][pair][j] =
+              static_cast<int16_t>(at.code(p, column_of(task), (16 * pair + 4 * t) / kWords + j));
+        }
+      }
+    }
+  }
+
+  __device__ void write(uint8_t* out) const {
+#pragma unroll
+    for (int task = 0; task < kTasks; ++task) write_task(task, out);
+  }
+
+ private:
+  __device__ void write_task(int task, uint8_t* out) const {
+    const GemmProblem& p = *problem;
+    const DeviceTables& tables = p.tables;
+    auto* terms = reinterpret_cast<uint32_t*>(out + BStage<kWords>::kBits);
+    const int column = column_of(task), t = threadIdx.x % 4;
     bool bad = false;
     int code[kPairs][kCodes];
 #pragma unroll
     for (int pair = 0; pair < kPairs; ++pair) {
 #pragma unroll
-      for (int j = 0; j < kCodes; ++j) {
-        code[pair][j] = at.code(p, column, (16 * pair + 4 * t) / kWords + j, bad);
-      }
+      for (int j = 0; j < kCodes; ++j) code[pair][j] = checked_code(p, stored[task][pair][j], bad);
     }
     uint32_t words[kPairs][4];
 #pragma unroll
@@ -134,7 +167,7 @@ __device__ void expand_stage(const GemmProblem& p, const uint32_t* table, int64_
     }
 #pragma unroll
     for (int pair = 0; pair < kPairs; ++pair) {
-      uint32_t value[kCodes];  // a position's term and sign, in two bytes
+      uint32_t value[kCodes];  // a position's term and sign, in two bytes (of 8 words: halves)
 #pragma unroll
       for (int j = 0; j < kCodes; ++j) {
         int ones = 0;
@@ -169,11 +202,30 @@ __device__ void expand_stage(const GemmProblem& p, const uint32_t* table, int64_
     }
     if (bad) mark_damaged(p, at.batch, at.first_column + column);
   }
+};
+
+/// Expands this block's share of `count` stages of tiles, `stages` to a tile, from `first_tile` on.
+template <int kWords, bool kSigned, int kThreads, BOrder kOrder>
+__device__ void expand_share(const GemmProblem& p, const uint32_t* table, uint32_t first_tile,
+                             uint32_t count, uint32_t stages, uint8_t* out) {
+  // Neighbouring stages, whose codes lie together.
+  const uint32_t share = (count + gridDim.x - 1) / gridDim.x, first = blockIdx.x * share;
+  const uint32_t last = min(count, first + share);
+  if (first >= last) return;
+  Expander<kWords, kSigned, kThreads, kOrder> now(p, table);
+  now.read(first % stages, first_tile + first / stages);
+  for (uint32_t i = first; i < last; ++i) {
+    auto next = now;
+    if (i + 1 < last) next.read((i + 1) % stages, first_tile + (i + 1) / stages);
+    now.write(out + int64_t{i} * BStage<kWords>::kBytes);
+    now = next;
+  }
 }
 
 /// The same for longer patterns, of which a stage holds one or two positions or less.
 template <int kWords, bool kSigned, int kThreads, BOrder kOrder>
-__device__ void expand_long_stage(const GemmProblem& p, int64_t stage, int64_t tile, uint8_t* out) {
+__device__ void expand_long_stage(const GemmProblem& p, uint32_t stage, uint32_t tile,
+                                  uint8_t* out) {
   using P = Pattern<kWords>;
   static_assert(kWords > 8);
   const DeviceTables& tables = p.tables;
@@ -184,7 +236,7 @@ __device__ void expand_long_stage(const GemmProblem& p, int64_t stage, int64_t t
     const int word = 16 * pair + 4 * t, i = word / kWords;
     const int within = kWords < P::kStageWords ? word % kWords : at.half * P::kStageWords + word;
     bool bad = false;
-    const int code = at.code(p, column, i, bad);
+    const int code = checked_code(p, at.code(p, column, i), bad);
     const uint4 four =
         __ldg(reinterpret_cast<const uint4*>(at.pattern(tables, tables.b_bits, i, code) + within));
     uint32_t words[4] = {four.x, four.y, four.z, four.w};
@@ -203,7 +255,7 @@ __device__ void expand_long_stage(const GemmProblem& p, int64_t stage, int64_t t
     uint32_t four = 0;
     if (quad < P::kPositions) {
       bool bad = false;  // marked above
-      const int code = at.code(p, column, quad, bad), negative = code < 0;
+      const int code = checked_code(p, at.code(p, column, quad), bad), negative = code < 0;
       const int64_t lane = quad < at.positions
                                ? lane_of_position(tables.lane_of, tables.lanes, at.first + quad)
                                : int64_t{0};

@@ -99,85 +99,178 @@ __device__ inline void write_each(const GemmProblem& p, const TileAt& at, int64_
   });
 }
 
-/// The tile's outputs of the row and chunk kinds. Sums of earlier chunks wait in the output or,
-/// with kKept, at kept[i * kept_stride]. kFull: all columns exist, and pairs are aligned.
-template <bool kKept, bool kFull, int kRowFragments>
+/// The b scales of a thread's columns; NaN where codes were damaged. kFull: all columns exist, and
+/// pairs of them are aligned.
+template <bool kFull>
+struct BScales {
+  const float* scales;
+  const uint8_t* damaged;
+  int64_t columns;
+  bool paired;
+
+  __device__ BScales(const GemmProblem& p, const TileAt& at, int64_t chunk) {
+    const int64_t column = at.column + 2 * (threadIdx.x % 4);
+    scales = p.dequantizer.b_scale + (at.batch * p.chunks + chunk) * p.m + column;
+    damaged = p.damaged ? p.damaged + at.batch * p.m + column : nullptr;
+    columns = kFull ? kTileColumns : p.m - column;
+    paired = kFull || p.m % 2 == 0;
+  }
+  /// Of fragments first .. first + kCount - 1: all reads before the first use.
+  template <int kCount>
+  __device__ __forceinline__ void read(int first, float2 (&scale)[kCount]) const {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      const int at = 8 * (first + i);
+      scale[i] = load_pair<float2>(scales + at, columns - at, paired);
+    }
+    if (!damaged) return;
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      const int at = 8 * (first + i);
+      if (columns > at && damaged[at]) scale[i].x = quiet_nan();
+      if (columns > at + 1 && damaged[at + 1]) scale[i].y = quiet_nan();
+    }
+  }
+};
+
+/// The tile's outputs of the row and chunk kinds; chunks add to what the output holds.
+template <bool kFull, int kRowFragments>
 __device__ inline void write_scaled(const GemmProblem& p, const TileAt& at, int64_t chunk,
-                                    const Fragments<kRowFragments>& f, float2* kept,
-                                    int kept_stride) {
-  const bool paired = kFull || p.m % 2 == 0;
-  const int64_t column = at.column + 2 * (threadIdx.x % 4);
-  const int64_t columns = kFull ? kTileColumns : p.m - column;
+                                    const Fragments<kRowFragments>& f) {
+  const BScales<kFull> b(p, at, chunk);
   const Dequantizer& q = p.dequantizer;
-  const bool adds = q.kind == Epilogue::chunk, last = chunk + 1 == p.chunks;
-  const float* b_scale = q.b_scale + (at.batch * p.chunks + chunk) * p.m + column;
-  float a_scale[kRowFragments][2];
-  each_row<kRowFragments>(p, at, [&](int mf, int r, int64_t row) {
-    a_scale[mf][r] = q.a_scale[(at.batch * p.n + row) * p.chunks + chunk];
-  });
-  constexpr int kGroup = 4;  // column fragments at a time: loads before the first store
+  const bool adds = q.kind == Epilogue::chunk;
+  const int64_t column = at.column + 2 * (threadIdx.x % 4);
+  constexpr int kGroup = 4;  // column fragments at a time
 #pragma unroll
   for (int first = 0; first < kColumnFragments; first += kGroup) {
     float2 scale[kGroup];
-#pragma unroll
-    for (int i = 0; i < kGroup; ++i) {
-      const int nf = 8 * (first + i);
-      scale[i] = load_pair<float2>(b_scale + nf, columns - nf, paired);
-    }
-    if (p.damaged) {
-#pragma unroll
-      for (int i = 0; i < kGroup; ++i) {
-        const int nf = 8 * (first + i);
-        const uint8_t* flags = p.damaged + at.batch * p.m + column + nf;
-        if (columns > nf && flags[0]) scale[i].x = quiet_nan();
-        if (columns > nf + 1 && flags[1]) scale[i].y = quiet_nan();
-      }
-    }
+    b.read(first, scale);
     each_row<kRowFragments>(p, at, [&](int mf, int r, int64_t row) {
-      float* y = p.out + (at.batch * p.n + row) * p.m + column;
-      float2* waiting = kept + ((2 * mf + r) * kColumnFragments + first) * kept_stride;
+      const int64_t a_row = at.batch * p.n + row;
+      const float a_scale = q.a_scale[a_row * p.chunks + chunk];
+      float* y = p.out + a_row * p.m + column;
       float2 before[kGroup];
 #pragma unroll
       for (int i = 0; i < kGroup; ++i) {
         const int nf = 8 * (first + i);
-        before[i] = chunk == 0 ? make_float2(0.0f, 0.0f)
-                    : kKept    ? waiting[i * kept_stride]
-                               : load_pair<float2>(y + nf, columns - nf, paired);
+        before[i] = adds && chunk > 0 ? load_pair<float2>(y + nf, b.columns - nf, b.paired)
+                                      : make_float2(0.0f, 0.0f);
       }
 #pragma unroll
       for (int i = 0; i < kGroup; ++i) {
         const int nf = 8 * (first + i);
         const int* sum = f.sum[mf][first + i] + 2 * r;
-        float2 value = {scaled_value(static_cast<float>(sum[0]), q.c, a_scale[mf][r], scale[i].x),
-                        scaled_value(static_cast<float>(sum[1]), q.c, a_scale[mf][r], scale[i].y)};
+        float2 value = {scaled_value(static_cast<float>(sum[0]), q.c, a_scale, scale[i].x),
+                        scaled_value(static_cast<float>(sum[1]), q.c, a_scale, scale[i].y)};
         if (adds) value = {f32_add(before[i].x, value.x), f32_add(before[i].y, value.y)};
-        if (kKept && !last) {
-          waiting[i * kept_stride] = value;
-        } else {
-          store_pair(y + nf, value, columns - nf, paired);
-        }
+        store_pair(y + nf, value, b.columns - nf, b.paired);
       }
     });
   }
 }
 
-/// The tile's sums of one chunk to wherever the problem wants them.
-template <bool kKept = false, int kRowFragments>
+/// Sums below this convert to float by an addition, which is exact and four times as fast.
+constexpr int64_t kSmallSum = int64_t{1} << 22;
+__device__ __forceinline__ float small_float(int sum) {
+  return f32_sub(__int_as_float(0x4b400000 + sum), 0x1.8p23f);
+}
+
+/// A thread's float sums over the chunks so far, in shared memory: pair i at [i * stride].
+template <int kRowFragments>
+struct KeptSums {
+  float2* sums;
+  int stride;
+
+  __device__ float2& at(int mf, int r, int nf) const {
+    return sums[((2 * mf + r) * kColumnFragments + nf) * stride];
+  }
+  __device__ void clear() const {
+#pragma unroll
+    for (int i = 0; i < 2 * kRowFragments * kColumnFragments; ++i) {
+      sums[i * stride] = make_float2(0.0f, 0.0f);
+    }
+  }
+  /// Adds a chunk's sums, each below kSmallSum.
+  template <bool kFull>
+  __device__ void add(const GemmProblem& p, const TileAt& tile, int64_t chunk,
+                      const Fragments<kRowFragments>& f) const {
+    const BScales<kFull> b(p, tile, chunk);
+    const float c = p.dequantizer.c;
+    float a_scale[kRowFragments][2] = {};
+    each_row<kRowFragments>(p, tile, [&](int mf, int r, int64_t row) {
+      a_scale[mf][r] = p.dequantizer.a_scale[(tile.batch * p.n + row) * p.chunks + chunk];
+    });
+    constexpr int kGroup = 8;
+#pragma unroll
+    for (int first = 0; first < kColumnFragments; first += kGroup) {
+      float2 scale[kGroup];
+      b.read(first, scale);
+#pragma unroll
+      for (int i = 0; i < kGroup; ++i) {
+#pragma unroll
+        for (int mf = 0; mf < kRowFragments; ++mf) {
+#pragma unroll
+          for (int r = 0; r < 2; ++r) {
+            const int* sum = f.sum[mf][first + i] + 2 * r;
+            float2& kept = at(mf, r, first + i);
+            const float2 before = kept;
+            kept = {
+                f32_add(before.x, scaled_value(small_float(sum[0]), c, a_scale[mf][r], scale[i].x)),
+                f32_add(before.y,
+                        scaled_value(small_float(sum[1]), c, a_scale[mf][r], scale[i].y))};
+          }
+        }
+      }
+    }
+  }
+  __device__ void write(const GemmProblem& p, const TileAt& tile) const {
+    const bool paired = p.m % 2 == 0;
+    const int64_t column = tile.column + 2 * (threadIdx.x % 4), columns = p.m - column;
+    each_row<kRowFragments>(p, tile, [&](int mf, int r, int64_t row) {
+      float* y = p.out + (tile.batch * p.n + row) * p.m + column;
+#pragma unroll
+      for (int nf = 0; nf < kColumnFragments; ++nf) {
+        store_pair(y + 8 * nf, at(mf, r, nf), columns - 8 * nf, paired);
+      }
+    });
+  }
+};
+
+/// Whether all columns of the tile exist and pairs are aligned.
+__device__ __forceinline__ bool full_tile(const GemmProblem& p, const TileAt& at) {
+  return p.m % 2 == 0 && p.m - at.column >= kTileColumns;
+}
+
+/// The tile's sums of one chunk to p.partial, where it is set, or to outputs.
+template <int kRowFragments>
 __device__ inline void write_tile(const GemmProblem& p, const TileAt& at, int64_t chunk,
-                                  int64_t slot, const Fragments<kRowFragments>& f,
-                                  float2* kept = nullptr, int kept_stride = 0) {
+                                  int64_t slot, const Fragments<kRowFragments>& f) {
   const Epilogue kind = p.dequantizer.kind;
   if (p.partial) {
     write_partial(p, at, slot, f);
-  } else if (kind == Epilogue::row || kind == Epilogue::chunk) {
-    if (p.m % 2 == 0 && p.m - at.column >= kTileColumns) {
-      write_scaled<kKept, true>(p, at, chunk, f, kept, kept_stride);
-    } else {
-      write_scaled<kKept, false>(p, at, chunk, f, kept, kept_stride);
-    }
-  } else {
+  } else if (kind != Epilogue::row && kind != Epilogue::chunk) {
     write_each(p, at, chunk, f);
+  } else if (full_tile(p, at)) {
+    write_scaled<true>(p, at, chunk, f);
+  } else {
+    write_scaled<false>(p, at, chunk, f);
   }
+}
+
+/// The tile's sums of one chunk to the sums kept in shared memory, and from there to outputs after
+/// the last one.
+template <int kRowFragments>
+__device__ inline void keep_tile(const GemmProblem& p, const TileAt& at, int64_t chunk,
+                                 const Fragments<kRowFragments>& f,
+                                 const KeptSums<kRowFragments>& kept) {
+  if (chunk == 0) kept.clear();
+  if (full_tile(p, at)) {
+    kept.template add<true>(p, at, chunk, f);
+  } else {
+    kept.template add<false>(p, at, chunk, f);
+  }
+  if (chunk + 1 == p.chunks) kept.write(p, at);
 }
 
 }  // namespace scmp::cuda
