@@ -1,13 +1,14 @@
 """Prepared operands on CUDA: the CPU's bits on every kernel; expanded bits, graphs and streams."""
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import calls, tensors
-from support import assert_same_bits, environment, forced_on_cuda, randn
+from support import assert_same_bits, environment, forced_on_cuda, on_cuda_kernel, randn
 from test_cuda import on_cuda, to_cuda
 from test_cuda_streams import capture
 from test_prepared import COPIES, HALVED, KINDS, Layer, dequantized, longest, pair, split
@@ -444,7 +445,7 @@ def test_a_graph_replays_with_new_inputs(rows, expand):
 @either
 def test_a_graph_of_a_moved_and_loaded_one(expand):
     """Whatever is rebuilt after a move is there after the warm call."""
-    a, b = randn(8, 200), randn(150, 200, seed=1)
+    a, b = randn(70, 200), randn(150, 200, seed=1)
     prepared = prepare(torch.ones(3, 4), expand=expand).cuda()
     prepared.load_state_dict(prepare(b, **KNOBS).state_dict())
     device_a = a.cuda()
@@ -455,7 +456,7 @@ def test_a_graph_of_a_moved_and_loaded_one(expand):
 
 @either
 def test_a_side_stream_waits_for_its_producer(expand):
-    a, b = randn(8, 200), randn(150, 200, seed=1)
+    a, b = randn(70, 200), randn(150, 200, seed=1)
     prepared, device_a = prepare(b.cuda(), **KNOBS, expand=expand), a.cuda()
     torch.cuda.synchronize()
     stream = torch.cuda.Stream()
@@ -470,7 +471,7 @@ def test_a_side_stream_waits_for_its_producer(expand):
 
 @either
 def test_preparing_on_one_stream_for_another(expand):
-    a, b = randn(8, 200), randn(150, 200, seed=1)
+    a, b = randn(70, 200), randn(150, 200, seed=1)
     device_a, device_b = a.cuda(), b.cuda()
     clear_rng_cache()
     torch.cuda.synchronize()
@@ -491,7 +492,7 @@ def test_preparing_on_one_stream_for_another(expand):
 
 def test_threads_share_a_prepared_on_their_own_streams():
     """From its first use on: whatever is rebuilt after a move is rebuilt for all of them."""
-    a, b = randn(8, 200), randn(150, 200, seed=1)
+    a, b = randn(70, 200), randn(150, 200, seed=1)
     lengths, device_a, wrong = (None, 33, 64, 100), a.cuda(), []
     want = [sc_matmul(a, b, **KNOBS, stoc_len=length) for length in lengths]
 
@@ -530,3 +531,44 @@ def test_a_warm_call_does_not_sync(rows, expand):
             sc_matmul(a, prepared)
         finally:
             torch.cuda.set_sync_debug_mode("default")
+
+
+def test_scales_in_the_middle_of_another_tensor():
+    """Kernels read pairs of them at once."""
+    a, b = randn(70, 200).cuda(), randn(150, 200, seed=1).cuda()
+    for knobs in ({}, {"chunk_d": 48}):
+        prepared = prepare(b, expand=True, **knobs)
+        expected = sc_matmul(a, prepared)
+        moved = [
+            torch.cat([x.new_zeros(1), x.flatten()])[1:].view(x.shape) for x in prepared.tensors
+        ]
+        for kernel in ("auto", *_C.cuda_kernels()):
+            out = on_cuda_kernel(
+                kernel, lambda m=moved, p=prepared: OPS.sc_matmul.prepared(a, m, p.spec)
+            )
+            if out is not None:
+                assert_same_bits(out.cpu(), expected.cpu())
+
+
+def test_bits_follow_codes_that_change_in_place():
+    a, b = randn(70, 200).cuda(), randn(150, 200, seed=1).cuda()
+    prepared, other = prepare(b, expand=True), prepare(b.flip(0), expand=False)
+    sc_matmul(a, prepared)
+    for mine, theirs in zip(prepared.buffers(), other.buffers(), strict=True):
+        mine.copy_(theirs)
+    assert torch.equal(sc_matmul(a, prepared), sc_matmul(a, b.flip(0)))
+
+
+def test_few_rows_of_different_sizes_from_two_threads():
+    """The kernel's shared-memory limit is one for all problems."""
+    calls = [({"halve_bipolar_stoc_len": True}, 512), ({}, 16)]
+    a, b = randn(8, 512).cuda(), randn(300, 512, seed=1).cuda()
+    expected = [sc_matmul(a[:, :d], b[:, :d], **knobs) for knobs, d in calls]
+
+    def run(i):
+        knobs, d = calls[i % 2]
+        for _ in range(200):
+            assert torch.equal(sc_matmul(a[:, :d], b[:, :d], **knobs), expected[i % 2])
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(run, range(4)))

@@ -1202,3 +1202,58 @@ def test_export_with_any_n(strict):
         for n in (*SIZES, 1):
             a = randn(n, 16)
             assert_same_bits(program.module()(a).detach(), layer(a).detach())
+
+
+# --- what broke once -----------------------------------------------------------------------------
+
+
+def test_a_gradient_outlives_the_prepared_and_its_environment(monkeypatch):
+    a = randn(5, 16).requires_grad_()
+    y = sc_matmul(a, prepare(randn(6, 16, seed=1), config=PLAIN_CONFIG))
+    monkeypatch.setenv("SC_OWEN_MODE", "off")
+    y.sum().backward()
+    assert a.grad.shape == a.shape
+
+
+@pytest.mark.parametrize(("mode", "shape"), [("unipolar", (0, 4)), ("bipolar", (0, 4))])
+def test_the_gradient_of_nothing_is_zero(mode, shape):
+    a = randn(2, 4).requires_grad_()
+    sc_matmul(a, prepare(torch.ones(shape), mode=mode)).sum().backward()
+    assert torch.equal(a.grad, torch.zeros(2, 4))
+
+
+@pytest.mark.parametrize("strict", [True, False])
+@pytest.mark.parametrize("damage", ["spec", "no spec", "no scales"])
+def test_a_failed_load_changes_nothing(strict, damage):
+    a, b = pair()
+    prepared, before = prepare(b), sc_matmul(a, b)
+    state = prepare(b, sc_prec=7).state_dict()
+    if damage == "spec":
+        state["_extra_state"] = '{"mode": "unipolar"}'
+    else:
+        del state["_extra_state" if damage == "no spec" else "scales"]
+    try:
+        prepared.load_state_dict(state, strict=strict)
+    except (ValueError, RuntimeError):
+        pass
+    else:
+        assert not strict
+    assert prepared.mode == "bipolar" and prepared.sc_prec == 8
+    assert_same_bits(sc_matmul(a, prepared), before)
+
+
+@pytest.mark.parametrize("config", ["{", 3, [1, 2], "null"])
+def test_a_config_beside_a_prepared_is_judged(config):
+    a, b = pair()
+    with pytest.raises(ValueError, match="config"):
+        sc_matmul(a, prepare(b), config=config)
+
+
+def test_what_none_stands_for_may_be_said():
+    a, b = pair()
+    for halve in (False, True):
+        prepared = prepare(b, halve_bipolar_stoc_len=halve)
+        out = sc_matmul(a, prepared, rng_levels=128 if halve else 256)
+        assert_same_bits(out, sc_matmul(a, prepared))
+    with pytest.raises(ValueError, match="sc_prec"):
+        sc_matmul(a, prepare(b, sc_prec=6), sc_prec=8.0)

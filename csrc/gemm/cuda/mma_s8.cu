@@ -10,8 +10,8 @@ namespace {
 
 constexpr int kThreads = 256, kRows = 8 * kWarpRows;  // 8 warps of 32 rows x 128 columns
 constexpr int kRowFragments = kWarpRows / 16;
-constexpr int kCycles = 64;                           // of one position per unit: two words
-constexpr int kUnits = 2;                             // per stage
+constexpr int kCycles = 64;  // of one position per unit: two words
+constexpr int kUnits = 2;    // per stage
 constexpr int kUnitBytes = kTileColumns * kCycles;
 constexpr int64_t kLeastStages = 16;  // of a part, when the K axis is split
 static_assert(kThreads == kTileColumns * kUnits, "a thread expands one column of one unit");
@@ -25,9 +25,11 @@ __host__ __device__ int64_t stages_per_chunk(const GemmProblem& p, bool is_short
   return (p.chunk * units_per_position(p, is_short) + kUnits - 1) / kUnits;
 }
 
-// A stage's place on the K axis: chunk, first position in it and first piece of 64 cycles.
+// A stage's place on the K axis. Steps are additions: the loop has no time for divisions.
 struct Stage {
-  int chunk, position, piece;
+  int position, piece;  // first position, in its chunk, and first piece of 64 cycles
+  int64_t column;       // the position over all chunks
+  const int16_t* a;     // cycles of this thread's first row at the position
 };
 
 // The order of cycles within a product is free. A k32 step takes one 32-bit word of the patterns:
@@ -42,6 +44,9 @@ struct Task {
   const int16_t* b_codes;   // of the column that this thread expands
   const int16_t* a_cycles;  // of this thread's first row: the others are 8 rows apart
   int rows;                 // that exist from there on
+  int shift;                // 2**shift positions per stage of a's codes
+  int lane_mask;            // lanes - 1 where that is a mask and positions follow it, else -1
+  int64_t a_stage;          // elements from one stage of a's codes to the next
   bool column_exists, bad = false;
   Fragments<kRowFragments> acc;
 
@@ -58,29 +63,45 @@ struct Task {
     a_cycles = p.a_cycles +
                (batch * p.a_layout.stages * p.a_layout.rows_padded + mine) * p.a_layout.positions;
     rows = static_cast<int>(min(p.a_layout.rows_padded - mine, int64_t{kRows}));
+    shift = __ffs(p.a_layout.positions) - 1;
+    a_stage = p.a_layout.rows_padded << shift;
+    const bool masked = !p.tables.lane_of && (p.tables.lanes & (p.tables.lanes - 1)) == 0;
+    lane_mask = masked ? static_cast<int>(p.tables.lanes - 1) : -1;
   }
 
   // The column and unit that this thread expands.
   __device__ int64_t column() const { return first_column + threadIdx.x % kTileColumns; }
   __device__ static int unit() { return threadIdx.x / kTileColumns; }
 
+  __device__ const int16_t* a_at(int64_t chunk, int position) const {
+    const int64_t stage = chunk * p.a_layout.stages_per_chunk + (position >> shift);
+    return a_cycles + stage * a_stage + (position & ((1 << shift) - 1));
+  }
   __device__ Stage stage_at(int64_t stage) const {
-    const int64_t per_chunk = stages_per_chunk(p, kShort), within = stage % per_chunk * kUnits;
-    return {static_cast<int>(stage / per_chunk), static_cast<int>(within / pieces),
-            static_cast<int>(within % pieces)};
+    const int64_t per_chunk = stages_per_chunk(p, kShort), chunk = stage / per_chunk;
+    const int64_t within = stage % per_chunk * kUnits;
+    const int position = static_cast<int>(within / pieces);
+    return {position, static_cast<int>(within % pieces), chunk * p.chunk + position,
+            a_at(chunk, position)};
   }
   __device__ void advance(Stage& stage) const {
-    if (kShort) {
-      stage.position += kUnits;
-    } else {
+    constexpr int kStep = kShort ? kUnits : 1;
+    if (!kShort) {
       stage.piece += kUnits;
       if (stage.piece < pieces) return;
       stage.piece = 0;
-      ++stage.position;
     }
-    if (stage.position < positions) return;
-    stage.position = 0;
-    ++stage.chunk;
+    stage.position += kStep;
+    stage.column += kStep;
+    if (stage.position >= positions) {  // the next chunk
+      stage.column -= stage.position - positions;
+      stage.position = 0;
+      stage.a = a_at(stage.column / p.chunk, 0);
+    } else if ((stage.position & ((1 << shift) - 1)) == 0) {
+      stage.a += a_stage - (1 << shift) + kStep;
+    } else {
+      stage.a += kStep;
+    }
   }
   // Which position and which 64 cycles of it a unit is.
   __device__ static int position_of(const Stage& stage, int unit) {
@@ -89,28 +110,30 @@ struct Task {
   __device__ static int piece_of(const Stage& stage, int unit) {
     return kShort ? 0 : stage.piece + unit;
   }
-  __device__ bool exists(const Stage& stage, int position) const {
-    return position < positions && stage.chunk * p.chunk + position < p.d;
+  __device__ bool exists(const Stage& stage, int unit) const {
+    return position_of(stage, unit) < positions && stage.column + (kShort ? unit : 0) < p.d;
   }
 
-  __device__ int load_code(const Stage& stage) {
-    const int position = position_of(stage, unit());
-    if (!column_exists || !exists(stage, position)) return 0;
-    return checked_code(p, b_codes[stage.chunk * p.chunk + position], bad);
+  __device__ int load_code(const Stage& stage) const {
+    if (!column_exists || !exists(stage, unit())) return 0;
+    return b_codes[stage.column + (kShort ? unit() : 0)];
   }
   __device__ uint2 load_bits(const Stage& stage, int code) const {
     const DeviceTables& t = p.tables;
     const int position = position_of(stage, unit()), piece = piece_of(stage, unit());
-    if (!exists(stage, position) || 2 * piece >= t.words) return make_uint2(0, 0);
-    const int64_t entry =
-        lane_of_position(t.lane_of, t.lanes, position) * (t.levels + 1) + abs(code);
-    return __ldg(reinterpret_cast<const uint2*>(t.b_bits + entry * t.words) + piece);
+    if (!exists(stage, unit()) || 2 * piece >= t.words) return make_uint2(0, 0);
+    const auto lane = static_cast<uint32_t>(
+        lane_mask >= 0 ? position & lane_mask
+                       : static_cast<int>(lane_of_position(t.lane_of, t.lanes, position)));
+    // The tables hold less than 2^32 pairs of words.
+    const uint32_t entry = lane * (t.levels + 1) + abs(code);
+    return __ldg(reinterpret_cast<const uint2*>(t.b_bits) + (entry * (t.words / 2) + piece));
   }
 
   // [unit][column][lane t][two words]; the lanes' places turn so that neighbouring columns' writes
   // and a fragment's reads both touch all banks.
   __device__ static int place(int column, int t) { return column * 4 + (t ^ (column / 2 % 4)); }
-  __device__ void store(const uint2& bits, int code, int64_t stage) const {
+  __device__ void store(const uint2& bits, int code, int stage) const {
     auto* to = reinterpret_cast<uint4*>(buffer(stage, unit()));
     const uint32_t sign = code < 0 ? 255u : 1u;
     constexpr uint32_t kLow = 0x01010101u;
@@ -123,22 +146,15 @@ struct Task {
   }
 
   // Signed cycles of this thread's four rows; of short streams the second position's in the high
-  // halves.
+  // halves: a stage of a's codes holds both.
   __device__ void load_cycles(const Stage& stage, int (&k)[4]) const {
-    const StageLayout& l = p.a_layout;
-    const int shift = __ffs(l.positions) - 1;
+    const bool first = exists(stage, 0), second = kShort && exists(stage, 1);
 #pragma unroll
-    for (int u = 0; u < (kShort ? kUnits : 1); ++u) {
-      const int position = position_of(stage, u);
-      const int64_t code_stage = stage.chunk * l.stages_per_chunk + (position >> shift);
-      const int16_t* from =
-          a_cycles + (code_stage * l.rows_padded << shift) + (position & (l.positions - 1));
-      const bool there = exists(stage, position);
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int cycles = there && 8 * i < rows ? from[8 * i << shift] : 0;
-        k[i] = u == 0 ? (kShort ? cycles & 0xffff : cycles) : k[i] | cycles << 16;
-      }
+    for (int i = 0; i < 4; ++i) {
+      const int16_t* from = stage.a + (8 * i << shift);
+      const int low = first && 8 * i < rows ? from[0] : 0;
+      k[i] = low;
+      if (kShort) k[i] = (low & 0xffff) | (second && 8 * i < rows ? from[1] << 16 : 0);
     }
   }
 
@@ -183,7 +199,7 @@ struct Task {
     }
   }
 
-  __device__ uint8_t* buffer(int64_t stage, int unit) const {
+  __device__ uint8_t* buffer(int stage, int unit) const {
     return shared + (stage % 2 * kUnits + unit) * kUnitBytes;
   }
 
@@ -192,25 +208,26 @@ struct Task {
     advance(next);
     Stage ahead = next;  // of which codes are read: two stages before they are used
     advance(ahead);
-    int k[4], code = load_code(now);
-    store(load_bits(now, code), code, range.first);
+    int k[4], code = checked_code(p, load_code(now), bad);
+    store(load_bits(now, code), code, 0);
     load_cycles(now, k);
-    if (range.first + 1 < range.last) code = load_code(next);
+    int stored = range.first + 1 < range.last ? load_code(next) : 0;  // not checked yet
     acc.clear();
-    int64_t left = range.per_write;
-    for (int64_t stage = range.first; stage < range.last; ++stage) {
+    int left = static_cast<int>(range.per_write);
+    const int count = static_cast<int>(range.last - range.first);
+    for (int stage = 0; stage < count; ++stage) {
       __syncthreads();
       int next_k[4] = {};
       uint2 bits = {};
-      const int next_code = code;
-      if (stage + 1 < range.last) {
-        bits = load_bits(next, code);
+      const int next_code = checked_code(p, stored, bad);
+      if (stage + 1 < count) {
+        bits = load_bits(next, next_code);
         load_cycles(next, next_k);
       }
-      if (stage + 2 < range.last) code = load_code(ahead);
+      if (stage + 2 < count) stored = load_code(ahead);
 #pragma unroll 1
       for (int u = 0; u < kUnits; ++u) multiply(buffer(stage, u), k, u, piece_of(now, u));
-      if (stage + 1 < range.last) store(bits, next_code, stage + 1);
+      if (stage + 1 < count) store(bits, next_code, stage + 1);
       if (--left == 0) {
         if (p.damaged) {  // flags of all columns before the outputs
           if (bad && column_exists) mark_damaged(p, batch, column());
@@ -219,7 +236,7 @@ struct Task {
         write_tile(p, {batch, first_row + threadIdx.x / 32 * kWarpRows, first_column},
                    range.chunk++, range.slot++, acc);
         acc.clear();
-        left = range.per_write;
+        left = static_cast<int>(range.per_write);
       }
       now = next;
       next = ahead;
@@ -244,6 +261,9 @@ std::string mma_s8_refuses(const GemmProblem& p, const DeviceLimits& device) {
   if (device.major < 8) return "it needs compute capability 8.0";
   if (p.tables.b_bits == nullptr) return "the bit tables of this config do not fit in memory";
   if (p.chunk * p.tables.length >= (int64_t{1} << 31)) return "sums need more than 32 bits";
+  if (stages_per_chunk(p, is_short(p)) * p.chunks >= (int64_t{1} << 31)) {
+    return "its K axis is too long";
+  }
   if (column_tiles(p) > 65535) return "it has more tiles than a grid holds";
   return "";
 }

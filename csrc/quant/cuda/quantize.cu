@@ -464,7 +464,7 @@ struct FastCodes {
     const float guess = f32_mul(x, reciprocal);
     return __fmaf_rn(__fmaf_rn(-guess, factor, x), reciprocal, guess);
   }
-  __device__ __forceinline__ uint2 operator()(const float4& x) const {
+  __device__ __forceinline__ int4 operator()(const float4& x) const {
     float4 r;
     if (!divide) {
       r = make_float4(f32_mul(x.x, factor), f32_mul(x.y, factor), f32_mul(x.z, factor),
@@ -475,20 +475,21 @@ struct FastCodes {
       r = make_float4(f32_div(x.x, factor), f32_div(x.y, factor), f32_div(x.z, factor),
                       f32_div(x.w, factor));
     }
-    const int codes[4] = {code(r.x), code(r.y), code(r.z), code(r.w)};
-    return pack(codes);
+    return make_int4(code(r.x), code(r.y), code(r.z), code(r.w));
   }
 };
 
 // Where a segment's codes go: i is a multiple of four.
 struct FastTarget {
   int16_t* to;
+  int8_t* signs;         // or null: codes are signed
   int64_t stage_stride;  // 0: in order
   int shift, mask;
 
   __device__ FastTarget(const QuantizeArgs& q, const Segment& s) {
     const StageLayout& l = q.layout;
-    if (q.output == Output::signed_codes) {
+    signs = q.output == Output::bipolar_codes ? q.signs + s.row * q.source.dim + s.first : nullptr;
+    if (q.output != Output::staged_cycles) {
       to = q.codes + s.row * q.source.dim + s.first;
       stage_stride = 0;
       shift = 31;
@@ -501,9 +502,19 @@ struct FastTarget {
       stage_stride = l.rows_padded << shift;
     }
   }
-  __device__ __forceinline__ void write(int i, const uint2& four) const {
-    *reinterpret_cast<uint2*>(to + (i >> shift) * stage_stride + (i & mask)) = four;
+  __device__ __forceinline__ void write(int i, const int4& four) const {
+    int code[4] = {four.x, four.y, four.z, four.w};
+    if (signs) {
+      *reinterpret_cast<char4*>(signs + i) =
+          make_char4(sign(code[0]), sign(code[1]), sign(code[2]), sign(code[3]));
+#pragma unroll
+      for (int j = 0; j < 4; ++j) code[j] = abs(code[j]);
+    }
+    *reinterpret_cast<uint2*>(to + (i >> shift) * stage_stride + (i & mask)) = pack(code);
   }
+
+ private:
+  __device__ static int8_t sign(int code) { return static_cast<int8_t>((code > 0) - (code < 0)); }
 };
 
 template <int kGroup>
@@ -687,7 +698,12 @@ bool all_usual(const QuantizeArgs* operands, int count) {
     const bool staged = q.output == Output::staged_cycles;
     // Groups of four stay within a row, a chunk and a stage, and fill the last stage.
     const int64_t unit = staged ? std::max(4, q.layout.positions) : 4;
-    if (!(staged || q.output == Output::signed_codes) || q.scheme.unipolar ||
+    const bool split = q.output == Output::bipolar_codes;
+    // Where a level's code may be 0 its sign would be lost.
+    if (split && (2 * q.levels < q.scheme.qmax || reinterpret_cast<uintptr_t>(q.signs) % 4 != 0)) {
+      return false;
+    }
+    if (!(staged || split || q.output == Output::signed_codes) || q.scheme.unipolar ||
         q.scheme.rounding == Rounding::tensor || q.range_from != RangeFrom::segment ||
         q.multiplier == 0 || q.cycles != nullptr || !quads_aligned(q) || q.source.dim % unit != 0 ||
         q.chunk % unit != 0 || reinterpret_cast<uintptr_t>(q.codes) % 8 != 0 || q.sums ||

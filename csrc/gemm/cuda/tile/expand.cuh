@@ -213,12 +213,19 @@ __device__ void expand_share(const GemmProblem& p, const uint32_t* table, uint32
   const uint32_t last = min(count, first + share);
   if (first >= last) return;
   Expander<kWords, kSigned, kThreads, kOrder> now(p, table);
-  now.read(first % stages, first_tile + first / stages);
+  constexpr bool kAhead = now.kTasks == 1;  // else a thread has reads enough of its own
+  if (kAhead) now.read(first % stages, first_tile + first / stages);
   for (uint32_t i = first; i < last; ++i) {
-    auto next = now;
-    if (i + 1 < last) next.read((i + 1) % stages, first_tile + (i + 1) / stages);
-    now.write(out + int64_t{i} * BStage<kWords>::kBytes);
-    now = next;
+    uint8_t* to = out + int64_t{i} * BStage<kWords>::kBytes;
+    if constexpr (kAhead) {
+      auto next = now;
+      if (i + 1 < last) next.read((i + 1) % stages, first_tile + (i + 1) / stages);
+      now.write(to);
+      now = next;
+    } else {
+      now.read(i % stages, first_tile + i / stages);
+      now.write(to);
+    }
   }
 }
 

@@ -201,7 +201,7 @@ struct KeptSums {
     each_row<kRowFragments>(p, tile, [&](int mf, int r, int64_t row) {
       a_scale[mf][r] = p.dequantizer.a_scale[(tile.batch * p.n + row) * p.chunks + chunk];
     });
-    constexpr int kGroup = 8;
+    constexpr int kGroup = kRowFragments == 1 ? 8 : 4;
 #pragma unroll
     for (int first = 0; first < kColumnFragments; first += kGroup) {
       float2 scale[kGroup];
