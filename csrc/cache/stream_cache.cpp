@@ -90,8 +90,8 @@ std::string config_text(const std::string& text) {
 }
 
 void register_config(const std::string& digest, const std::string& json) {
-  require(is_digest(digest), "register_config: digest must start with ",
-          kDigestPrefix, ", got ", digest.substr(0, 80));
+  require(is_digest(digest), "register_config: digest must start with ", kDigestPrefix, ", got ",
+          digest.substr(0, 80));
   {
     std::lock_guard<std::mutex> lock(registry().mutex);
     const auto it = registry().entries.find(digest);
@@ -102,7 +102,8 @@ void register_config(const std::string& digest, const std::string& json) {
   }
   auto config = parse_config(json);
   std::lock_guard<std::mutex> lock(registry().mutex);
-  auto& entry = registry().entries.try_emplace(digest, Registry::Entry{config, json, 0}).first->second;
+  auto& entry =
+      registry().entries.try_emplace(digest, Registry::Entry{config, json, 0}).first->second;
   ++entry.references;
 }
 

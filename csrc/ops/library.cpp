@@ -35,4 +35,10 @@ TORCH_LIBRARY(scmp, m) {
   m.def(
       "grouped_asymmetric_quant(Tensor x, int g, int qmax) -> "
       "(Tensor scale, Tensor zero_point, Tensor q)");
+  m.def("accumulate_act_scales(Tensor x, Tensor? running=None) -> Tensor");
+  m.def(
+      "compute_smooth_scales(Tensor act, Tensor weight, float alpha=0.5, float eps=1e-05) -> "
+      "Tensor");
+  m.def("apply_smoothing(Tensor a, Tensor b, Tensor s) -> (Tensor, Tensor)");
+  m.def("apply_smoothing_offline(Tensor weight, Tensor s) -> Tensor");
 }

@@ -55,8 +55,7 @@ void check_environment(const char* op, const PreparedSpec& spec, const ScrambleS
 }  // namespace
 
 std::vector<at::Tensor> Prepared::list() const {
-  std::vector<at::Tensor> out = {codes,      scales,     zero_points,
-                                 level_sums, tensor_map, smooth_scales};
+  std::vector<at::Tensor> out = {codes, scales, zero_points, level_sums, tensor_map, smooth_scales};
   if (expanded.defined()) out.push_back(expanded);
   return out;
 }

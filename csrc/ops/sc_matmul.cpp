@@ -159,7 +159,8 @@ std::string prepare_spec(at::IntArrayRef shape, const MatmulArgs& args) {
   for (int64_t size : shape) {
     TORCH_CHECK_VALUE(size >= 0, op, ": shape must hold sizes of at least 0, got ", shape);
   }
-  const MatmulKnobs knobs = check_matmul_knobs(op, static_cast<int64_t>(shape.size()), shape.back(), args);
+  const MatmulKnobs knobs =
+      check_matmul_knobs(op, static_cast<int64_t>(shape.size()), shape.back(), args);
   PreparedSpec spec;
   spec.shape = shape.vec();
   spec.granularity = args.granularity;
@@ -169,8 +170,7 @@ std::string prepare_spec(at::IntArrayRef shape, const MatmulArgs& args) {
   spec.group_b = args.group_b;
   spec.rng_levels = args.rng_levels;
   if (args.config) {
-    spec.config =
-        with_value_errors(op, [&] { return config_text(std::string(*args.config)); });
+    spec.config = with_value_errors(op, [&] { return config_text(std::string(*args.config)); });
   }
   spec.halve_bipolar_stoc_len = args.halve_bipolar_stoc_len;
   spec.smooth = args.smooth_scales && args.smooth_scales->defined();

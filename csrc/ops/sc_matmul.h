@@ -57,13 +57,13 @@ std::string prepare_spec(at::IntArrayRef shape, const MatmulArgs& args);
 
 /// The tensors of a prepared b, in the order of the operators' list.
 struct Prepared {
-  at::Tensor codes;         // b's shape, int16: sign * code
-  at::Tensor scales;        // (B, chunks, M) float32; B = 1 in 2D
-  at::Tensor zero_points;   // (B, M) float32; per_row unipolar, else (0,)
-  at::Tensor level_sums;    // (B, M) float32; unipolar, else (0,)
-  at::Tensor tensor_map;    // (2,) float64: scale and zero point; per_tensor, else (0,)
-  at::Tensor smooth_scales; // (D,) float32, or (0,)
-  at::Tensor expanded;      // (bytes,) uint8, or undefined: a CUDA kernel's bit patterns
+  at::Tensor codes;          // b's shape, int16: sign * code
+  at::Tensor scales;         // (B, chunks, M) float32; B = 1 in 2D
+  at::Tensor zero_points;    // (B, M) float32; per_row unipolar, else (0,)
+  at::Tensor level_sums;     // (B, M) float32; unipolar, else (0,)
+  at::Tensor tensor_map;     // (2,) float64: scale and zero point; per_tensor, else (0,)
+  at::Tensor smooth_scales;  // (D,) float32, or (0,)
+  at::Tensor expanded;       // (bytes,) uint8, or undefined: a CUDA kernel's bit patterns
 
   std::vector<at::Tensor> list() const;
 };

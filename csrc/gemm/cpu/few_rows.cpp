@@ -9,9 +9,9 @@
 namespace scmp {
 namespace {
 
-constexpr int64_t kMostRows = 2;                          // of a, over all batches
-constexpr int64_t kMostTableBytes = int64_t{128} << 20;   // of all rows
-constexpr int64_t kSlice = 128;                           // positions whose tables stay in the cache
+constexpr int64_t kMostRows = 2;                         // of a, over all batches
+constexpr int64_t kMostTableBytes = int64_t{128} << 20;  // of all rows
+constexpr int64_t kSlice = 128;                          // positions whose tables stay in the cache
 constexpr int64_t kGrainProducts = int64_t{1} << 16;
 
 int64_t table_entries(const GemmProblem& p) {

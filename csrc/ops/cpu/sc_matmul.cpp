@@ -18,10 +18,10 @@ namespace {
 // b as the gemm and its epilogue read it.
 struct OperandB {
   int64_t rows = 0;
-  const int16_t* codes = nullptr;       // (batches, rows, depth)
-  const float* scales = nullptr;        // (batches, chunks, rows)
-  const float* zero_points = nullptr;   // (batches, rows), per_row unipolar
-  const float* level_sums = nullptr;    // (batches, rows), unipolar
+  const int16_t* codes = nullptr;                      // (batches, rows, depth)
+  const float* scales = nullptr;                       // (batches, chunks, rows)
+  const float* zero_points = nullptr;                  // (batches, rows), per_row unipolar
+  const float* level_sums = nullptr;                   // (batches, rows), unipolar
   double tensor_scale = 0.0, tensor_zero_point = 0.0;  // per_tensor
 };
 
@@ -45,8 +45,7 @@ struct QuantizedB {
   OperandB view;
 
   QuantizedB(const Source& source, const MatmulKnobs& knobs, const MatmulPlan& plan) {
-    operand =
-        quantize_operand(source, plan.scheme, plan.b_grouping, knobs.levels, parallel_for);
+    operand = quantize_operand(source, plan.scheme, plan.b_grouping, knobs.levels, parallel_for);
     view.rows = source.rows;
     view.codes = operand.codes.data();
     view.level_sums = operand.level_sum.data();
@@ -117,8 +116,8 @@ void multiply(const Source& a, const OperandB& b, const MatmulKnobs& knobs, cons
     q.tensor_scale = static_cast<float>(map.scale64 * b.tensor_scale);
     q.a_zero = map.zero_point;
     q.b_zero = static_cast<float>(b.tensor_zero_point);
-    q.zero_product = static_cast<float>(static_cast<double>(a.dim) * map.zero_point64 *
-                                        b.tensor_zero_point);
+    q.zero_product =
+        static_cast<float>(static_cast<double>(a.dim) * map.zero_point64 * b.tensor_zero_point);
   } else {
     a_scales = Buffer<float>(qa.affines.affine.size());
     for (size_t i = 0; i < a_scales.size(); ++i) a_scales[i] = qa.affines.affine[i].scale;
@@ -244,9 +243,7 @@ std::string prepare_spec_any(at::IntArrayRef shape, c10::string_view granularity
 
 }  // namespace
 
-TORCH_LIBRARY_IMPL(scmp, CompositeExplicitAutograd, m) {
-  m.impl("prepare_spec", prepare_spec_any);
-}
+TORCH_LIBRARY_IMPL(scmp, CompositeExplicitAutograd, m) { m.impl("prepare_spec", prepare_spec_any); }
 
 TORCH_LIBRARY_IMPL(scmp, CPU, m) {
   m.impl("expand_prepared", expand_prepared_cpu);

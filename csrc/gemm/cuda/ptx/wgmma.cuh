@@ -6,11 +6,11 @@
 namespace scmp::cuda {
 
 // Operands 0..63 of an instruction: the sums of a 64 x 128 tile.
-#define SCMP_SUMS_8(i)                                                                         \
+#define SCMP_SUMS_8(i)                                                                        \
   "+r"(d[i]), "+r"(d[i + 1]), "+r"(d[i + 2]), "+r"(d[i + 3]), "+r"(d[i + 4]), "+r"(d[i + 5]), \
       "+r"(d[i + 6]), "+r"(d[i + 7])
-#define SCMP_SUMS_64                                                                        \
-  SCMP_SUMS_8(0), SCMP_SUMS_8(8), SCMP_SUMS_8(16), SCMP_SUMS_8(24), SCMP_SUMS_8(32),        \
+#define SCMP_SUMS_64                                                                 \
+  SCMP_SUMS_8(0), SCMP_SUMS_8(8), SCMP_SUMS_8(16), SCMP_SUMS_8(24), SCMP_SUMS_8(32), \
       SCMP_SUMS_8(40), SCMP_SUMS_8(48), SCMP_SUMS_8(56)
 #define SCMP_SUM_NAMES                                                                         \
   "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, "     \
@@ -24,8 +24,7 @@ __device__ __forceinline__ void wgmma_b1_and_popc(int (&d)[64], const uint32_t (
                                                   uint64_t b) {
   asm volatile(
       "{\n.reg .pred p;\nsetp.ne.b32 p, 1, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n128k256.s32.b1.b1.and.popc " SCMP_SUM_NAMES
-      : SCMP_SUMS_64
+      "wgmma.mma_async.sync.aligned.m64n128k256.s32.b1.b1.and.popc " SCMP_SUM_NAMES:SCMP_SUMS_64
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 }
 
@@ -33,8 +32,7 @@ __device__ __forceinline__ void wgmma_b1_and_popc(int (&d)[64], const uint32_t (
 __device__ __forceinline__ void wgmma_s8(int (&d)[64], const uint32_t (&a)[4], uint64_t b) {
   asm volatile(
       "{\n.reg .pred p;\nsetp.ne.b32 p, 1, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n128k32.s32.s8.s8 " SCMP_SUM_NAMES
-      : SCMP_SUMS_64
+      "wgmma.mma_async.sync.aligned.m64n128k32.s32.s8.s8 " SCMP_SUM_NAMES:SCMP_SUMS_64
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 }
 
