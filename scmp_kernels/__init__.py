@@ -9,7 +9,7 @@ from scmp_kernels import _load
 
 _load.load_library()
 
-from scmp_kernels import quant, qwt, sc, sensitivity  # noqa: E402  (the operators come first)
+from scmp_kernels import mp, quant, qwt, sc, sensitivity  # noqa: E402  (the operators come first)
 from scmp_kernels._load import build_info  # noqa: E402
 from scmp_kernels.sc import clear_rng_cache, sc_matmul  # noqa: E402
 from scmp_kernels.sc.prepared import Prepared, prepare  # noqa: E402
@@ -21,6 +21,7 @@ __all__ = [
     "__version__",
     "build_info",
     "clear_rng_cache",
+    "mp",
     "prepare",
     "quant",
     "qwt",

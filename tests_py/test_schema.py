@@ -68,6 +68,18 @@ SCHEMAS = {
     "scmp::apply_smoothing_offline": (
         "scmp::apply_smoothing_offline(Tensor weight, Tensor s) -> Tensor"
     ),
+    "scmp::compute_row_metric": 'scmp::compute_row_metric(Tensor x, str name="amax") -> Tensor',
+    "scmp::classify_rows_by_metric": (
+        "scmp::classify_rows_by_metric(Tensor metric, float[] level_fractions) -> Tensor"
+    ),
+    "scmp::adaptive_classify_rows": (
+        "scmp::adaptive_classify_rows(Tensor metric, float[]? target_fractions=None, "
+        "float[]? thresholds=None) -> Tensor"
+    ),
+    "scmp::classify_groups_by_range": (
+        "scmp::classify_groups_by_range(Tensor weight, int group_size, float threshold, "
+        "int levels) -> Tensor"
+    ),
 }
 
 
@@ -145,7 +157,7 @@ ABSENT = {
         "xnor_matmul",
     ],
     # A name appears when it works.
-    "scmp_kernels": ["sc_conv2d", "conv2d_lowered_rows", "mp", "nn"],
+    "scmp_kernels": ["sc_conv2d", "conv2d_lowered_rows", "nn"],
 }
 
 

@@ -41,4 +41,12 @@ TORCH_LIBRARY(scmp, m) {
       "Tensor");
   m.def("apply_smoothing(Tensor a, Tensor b, Tensor s) -> (Tensor, Tensor)");
   m.def("apply_smoothing_offline(Tensor weight, Tensor s) -> Tensor");
+  m.def("compute_row_metric(Tensor x, str name=\"amax\") -> Tensor");
+  m.def("classify_rows_by_metric(Tensor metric, float[] level_fractions) -> Tensor");
+  m.def(
+      "adaptive_classify_rows(Tensor metric, float[]? target_fractions=None, "
+      "float[]? thresholds=None) -> Tensor");
+  m.def(
+      "classify_groups_by_range(Tensor weight, int group_size, float threshold, int levels) -> "
+      "Tensor");
 }
