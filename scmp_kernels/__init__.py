@@ -11,7 +11,8 @@ _load.load_library()
 
 from scmp_kernels import mp, quant, qwt, sc, sensitivity  # noqa: E402  (the operators come first)
 from scmp_kernels._load import build_info  # noqa: E402
-from scmp_kernels.sc import clear_rng_cache, sc_matmul  # noqa: E402
+from scmp_kernels.sc import clear_rng_cache, sc_conv2d, sc_matmul  # noqa: E402
+from scmp_kernels.sc.conv import conv2d_lowered_rows  # noqa: E402
 from scmp_kernels.sc.prepared import Prepared, prepare  # noqa: E402
 
 __version__ = build_info()["version"]
@@ -21,11 +22,13 @@ __all__ = [
     "__version__",
     "build_info",
     "clear_rng_cache",
+    "conv2d_lowered_rows",
     "mp",
     "prepare",
     "quant",
     "qwt",
     "sc",
+    "sc_conv2d",
     "sc_matmul",
     "sensitivity",
 ]

@@ -49,4 +49,22 @@ TORCH_LIBRARY(scmp, m) {
   m.def(
       "classify_groups_by_range(Tensor weight, int group_size, float threshold, int levels) -> "
       "Tensor");
+  m.def(
+      "sc_conv2d(Tensor x, Tensor weight, Tensor? bias=None, *, int[2] stride=1, int[2] padding=0, "
+      "int[2] dilation=1, int groups=1, str granularity=\"per_row\", str mode=\"bipolar\", "
+      "int sc_prec=8, int? stoc_len=None, int chunk_d=0, int group_a=1, int group_b=1, "
+      "int? rng_levels=None, str? config=None, bool halve_bipolar_stoc_len=False, "
+      "Tensor? smooth_scales=None) -> Tensor");
+  m.def(
+      "sc_conv2d.padding(Tensor x, Tensor weight, Tensor? bias=None, *, int[2] stride=1, "
+      "str padding=\"valid\", int[2] dilation=1, int groups=1, str granularity=\"per_row\", "
+      "str mode=\"bipolar\", int sc_prec=8, int? stoc_len=None, int chunk_d=0, int group_a=1, "
+      "int group_b=1, int? rng_levels=None, str? config=None, "
+      "bool halve_bipolar_stoc_len=False, Tensor? smooth_scales=None) -> Tensor");
+  m.def(
+      "conv2d_lowered_rows(Tensor x, Tensor weight, *, int[2] stride=1, int[2] padding=0, "
+      "int[2] dilation=1) -> Tensor");
+  m.def(
+      "conv2d_lowered_rows.padding(Tensor x, Tensor weight, *, int[2] stride=1, "
+      "str padding=\"valid\", int[2] dilation=1) -> Tensor");
 }

@@ -1,0 +1,308 @@
+// sc_conv2d: lowered to sc_matmul, which it equals bit for bit. Written in differentiable, symbolic
+// tensor arithmetic, so that gradients and dynamic shapes follow from sc_matmul's own.
+#include <ATen/TensorOperators.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/constant_pad_nd.h>
+#include <ATen/ops/full_like.h>
+#include <ATen/ops/im2col.h>
+#include <ATen/ops/where.h>
+#include <ATen/ops/zeros.h>
+#include <torch/library.h>
+
+#include <array>
+#include <limits>
+#include <vector>
+
+#include "ops/smooth_scales.h"
+#include "ops/tensor_checks.h"
+
+namespace scmp {
+namespace {
+
+using Pair = std::array<int64_t, 2>;
+
+// sc_matmul's arguments after its operands.
+struct Knobs {
+  c10::string_view granularity, mode;
+  int64_t sc_prec;
+  std::optional<int64_t> stoc_len;
+  int64_t chunk_d, group_a, group_b;
+  std::optional<int64_t> rng_levels;
+  std::optional<c10::string_view> config;
+  bool halve_bipolar_stoc_len;
+};
+
+at::Tensor matmul(const at::Tensor& a, const at::Tensor& b, const Knobs& k,
+                  const std::optional<at::Tensor>& smooth_scales) {
+  static const auto op =
+      c10::Dispatcher::singleton()
+          .findSchemaOrThrow("scmp::sc_matmul", "")
+          .typed<at::Tensor(const at::Tensor&, const at::Tensor&, c10::string_view,
+                            c10::string_view, int64_t, std::optional<int64_t>, int64_t, int64_t,
+                            int64_t, std::optional<int64_t>, std::optional<c10::string_view>, bool,
+                            const std::optional<at::Tensor>&)>();
+  return op.call(a, b, k.granularity, k.mode, k.sc_prec, k.stoc_len, k.chunk_d, k.group_a,
+                 k.group_b, k.rng_levels, k.config, k.halve_bipolar_stoc_len, smooth_scales);
+}
+
+// --- geometry ------------------------------------------------------------------------------------
+
+struct Geometry {
+  Pair kernel, stride, dilation;
+  Pair before, after;  // zero padding
+  int64_t groups;
+};
+
+Pair pair_of(const char* op, const char* name, at::IntArrayRef values, int64_t least) {
+  TORCH_CHECK_VALUE(values.size() == 1 || values.size() == 2, op, ": ", name,
+                    " must be an int or a pair, got ", values);
+  for (int64_t value : values) {
+    TORCH_CHECK_VALUE(value >= least, op, ": ", name, " must be at least ", least, ", got ",
+                      values);
+  }
+  return {values[0], values.back()};
+}
+
+// Shapes, dtypes and devices; x is batched.
+Geometry check(const char* op, const at::Tensor& x, const at::Tensor& weight,
+               const std::optional<at::Tensor>& bias, at::IntArrayRef stride,
+               at::IntArrayRef dilation, int64_t groups) {
+  check_rank(op, "weight", weight, 4, 4);
+  check_dtype(op, "x", x);
+  check_dtype(op, "weight", weight);
+  TORCH_CHECK_VALUE(weight.device() == x.device(), op, ": weight must be on x's device ",
+                    x.device(), ", got ", weight.device());
+  Geometry g;
+  g.stride = pair_of(op, "stride", stride, 1);
+  g.dilation = pair_of(op, "dilation", dilation, 1);
+  TORCH_CHECK_VALUE(groups >= 1, op, ": groups must be at least 1, got ", groups);
+  g.groups = groups;
+  const c10::SymInt in = x.sym_size(1), out = weight.sym_size(0);
+  TORCH_CHECK_VALUE(in == weight.sym_size(1) * groups, op, ": weight must have shape (Cout, ",
+                    "Cin / groups, kh, kw) for x with Cin = ", in, " and groups = ", groups,
+                    ", got ", weight.sym_sizes());
+  TORCH_CHECK_VALUE(out % groups == 0, op, ": Cout must be a multiple of groups = ", groups,
+                    ", got ", out);
+  for (int i = 0; i < 2; ++i) {
+    g.kernel[i] = weight.sym_size(2 + i).guard_int(__FILE__, __LINE__);
+    TORCH_CHECK_VALUE(g.kernel[i] >= 1, op, ": weight's kernel must have sizes of at least 1, got ",
+                      weight.sym_sizes());
+  }
+  if (bias && bias->defined()) {
+    check_dtype(op, "bias", *bias);
+    TORCH_CHECK_VALUE(bias->dim() == 1 && bias->sym_size(0) == out, op,
+                      ": bias must have shape (Cout,) = (", out, ",), got ", bias->sym_sizes());
+    TORCH_CHECK_VALUE(bias->device() == x.device(), op, ": bias must be on x's device ", x.device(),
+                      ", got ", bias->device());
+  }
+  return g;
+}
+
+void set_padding(const char* op, Geometry& g, at::IntArrayRef padding) {
+  g.before = g.after = pair_of(op, "padding", padding, 0);
+}
+
+void set_padding(const char* op, Geometry& g, c10::string_view padding) {
+  TORCH_CHECK_VALUE(padding == "same" || padding == "valid", op,
+                    ": padding must be 'same', 'valid', an int or a pair, got '", padding, "'");
+  for (int i = 0; i < 2; ++i) {
+    const int64_t total = padding == "same" ? g.dilation[i] * (g.kernel[i] - 1) : 0;
+    TORCH_CHECK_VALUE(padding == "valid" || g.stride[i] == 1, op,
+                      ": padding 'same' needs stride 1, got ", g.stride[i]);
+    g.before[i] = total / 2;
+    g.after[i] = total - total / 2;
+  }
+}
+
+c10::SymInt out_size(const char* op, const at::Tensor& x, const Geometry& g, int axis) {
+  const c10::SymInt padded = x.sym_size(2 + axis) + g.before[axis] + g.after[axis];
+  const int64_t reach = g.dilation[axis] * (g.kernel[axis] - 1) + 1;
+  TORCH_CHECK_VALUE(padded >= reach, op, ": x with padding must be at least as large as the ",
+                    "dilated kernel, ", reach, ", got ", padded, " along ",
+                    axis == 0 ? "height" : "width");
+  return (padded - reach) / g.stride[axis] + 1;
+}
+
+// --- lowering ------------------------------------------------------------------------------------
+
+bool pointwise(const Geometry& g) {
+  return g.kernel == Pair{1, 1} && g.before == Pair{0, 0} && g.after == Pair{0, 0};
+}
+
+// (B, C, H, W) -> (B, Hout * Wout, C * kh * kw): positions row-major, columns (channel, ky, kx).
+at::Tensor lower(at::Tensor x, const Geometry& g) {
+  if (pointwise(g)) {
+    const at::Tensor strided =
+        x.slice(2, 0, std::nullopt, g.stride[0]).slice(3, 0, std::nullopt, g.stride[1]);
+    return strided.permute({0, 2, 3, 1}).reshape_symint({x.sym_size(0), -1, x.sym_size(1)});
+  }
+  Pair padding = g.before;
+  if (g.before != g.after) {
+    x = at::constant_pad_nd(x, {g.before[1], g.after[1], g.before[0], g.after[0]});
+    padding = {0, 0};
+  }
+  return at::im2col(x, g.kernel, g.dilation, padding, g.stride).transpose(1, 2);
+}
+
+// Smoothing before the product, where its scales differ by batch entry: as sc_matmul's own.
+at::Tensor usable_scales(const char* op, const at::Tensor& scales) {
+  const at::Tensor s = scales.to(at::kFloat);
+  if (s.device().is_cpu()) return check_smooth_values(op, s);
+  const at::Tensor good = (s > 0).logical_and(s < std::numeric_limits<float>::infinity());
+  return at::where(good, s, at::full_like(s, std::numeric_limits<float>::quiet_NaN()));
+}
+
+// One 3D product of batch B * C: every channel is a matmul of its own with one column.
+at::Tensor depthwise(const char* op, const at::Tensor& x, const at::Tensor& weight,
+                     const Geometry& g, Knobs k, const std::optional<at::Tensor>& smooth_scales,
+                     const c10::SymInt& positions) {
+  TORCH_CHECK_VALUE(k.granularity == "per_row", op,
+                    ": a depthwise convolution needs granularity 'per_row', got '", k.granularity,
+                    "'");
+  const int64_t taps = g.kernel[0] * g.kernel[1];
+  TORCH_CHECK_VALUE(k.chunk_d == 0 || (k.chunk_d > 0 && taps <= k.chunk_d), op,
+                    ": a depthwise convolution needs chunk_d 0 or at least kh * kw = ", taps,
+                    ", got ", k.chunk_d);
+  TORCH_CHECK_VALUE(k.chunk_d == 0 || !k.config, op,
+                    ": a depthwise convolution takes a config of kh * kw entries with chunk_d 0, "
+                    "got chunk_d ",
+                    k.chunk_d);
+  k.chunk_d = 0;  // one chunk is the plain path
+  const c10::SymInt batch = x.sym_size(0), channels = x.sym_size(1);
+  const at::Tensor one = x.reshape_symint({batch * channels, 1, x.sym_size(2), x.sym_size(3)});
+  at::Tensor a = lower(one, g);  // (B * C, positions, taps)
+  at::Tensor b = weight.reshape_symint({channels, taps});
+  if (smooth_scales) {
+    const at::Tensor s = usable_scales(op, *smooth_scales).reshape_symint({channels, taps});
+    a = (a.to(at::kFloat).reshape_symint({batch, channels, positions, taps}) / s.unsqueeze(1))
+            .reshape_symint({batch * channels, positions, taps});
+    b = b.to(at::kFloat) * s;
+  }
+  b = b.unsqueeze(0).expand_symint({batch, channels, taps});
+  return matmul(a, b.reshape_symint({batch * channels, 1, taps}), k, std::nullopt)
+      .reshape_symint({batch, channels, positions})
+      .transpose(1, 2);
+}
+
+// float32 (B, Hout * Wout, Cout), without bias.
+at::Tensor products(const char* op, const at::Tensor& x, const at::Tensor& weight,
+                    const Geometry& g, const Knobs& k,
+                    const std::optional<at::Tensor>& smooth_scales, const c10::SymInt& positions) {
+  const c10::SymInt in = x.sym_size(1), out = weight.sym_size(0);
+  const int64_t taps = g.kernel[0] * g.kernel[1];
+  if (smooth_scales) {
+    TORCH_CHECK_VALUE(smooth_scales->dim() == 1 && smooth_scales->sym_size(0) == in * taps, op,
+                      ": smooth_scales must have shape (Cin * kh * kw,) = (", in * taps, ",), got ",
+                      smooth_scales->sym_sizes());
+  }
+  if (g.groups > 1 && in == g.groups && out == g.groups) {
+    return depthwise(op, x, weight, g, k, smooth_scales, positions);
+  }
+  const c10::SymInt in_group = in / g.groups, out_group = out / g.groups;
+  std::vector<at::Tensor> parts;
+  for (int64_t i = 0; i < g.groups; ++i) {
+    const at::Tensor xg = g.groups == 1 ? x : x.slice_symint(1, in_group * i, in_group * (i + 1));
+    const at::Tensor wg =
+        g.groups == 1 ? weight : weight.slice_symint(0, out_group * i, out_group * (i + 1));
+    std::optional<at::Tensor> scales;
+    if (smooth_scales) {
+      scales = smooth_scales->slice_symint(0, in_group * taps * i, in_group * taps * (i + 1));
+    }
+    const c10::SymInt width = in_group * taps;
+    const at::Tensor rows = in_group == 0
+                                ? at::zeros_symint({x.sym_size(0) * positions, 0}, x.options())
+                                : lower(xg, g).reshape_symint({x.sym_size(0) * positions, width});
+    parts.push_back(matmul(rows, wg.reshape_symint({out_group, width}), k, scales)
+                        .reshape_symint({x.sym_size(0), positions, out_group}));
+  }
+  return parts.size() == 1 ? parts[0] : at::cat(parts, 2);
+}
+
+template <typename Padding>
+at::Tensor run(const at::Tensor& input, const at::Tensor& weight,
+               const std::optional<at::Tensor>& bias, at::IntArrayRef stride,
+               const Padding& padding, at::IntArrayRef dilation, int64_t groups, const Knobs& k,
+               const std::optional<at::Tensor>& smooth_scales) {
+  const char* op = "sc_conv2d";
+  check_rank(op, "x", input, 3, 4);
+  const bool batched = input.dim() == 4;
+  const at::Tensor x = batched ? input : input.unsqueeze(0);
+  Geometry g = check(op, x, weight, bias, stride, dilation, groups);
+  set_padding(op, g, padding);
+  const c10::SymInt height = out_size(op, x, g, 0), width = out_size(op, x, g, 1);
+  std::optional<at::Tensor> scales;
+  if (smooth_scales && smooth_scales->defined()) scales = smooth_scales;
+  at::Tensor y = products(op, x, weight, g, k, scales, height * width);
+  if (bias && bias->defined()) y = y + bias->to(at::kFloat);
+  y = y.to(x.scalar_type())
+          .reshape_symint({x.sym_size(0), height, width, weight.sym_size(0)})
+          .permute({0, 3, 1, 2});
+  // x's own layout: what was computed lies channels-last.
+  y = y.contiguous(x.suggest_memory_format());
+  return batched ? y : y.squeeze(0);
+}
+
+at::Tensor sc_conv2d(const at::Tensor& x, const at::Tensor& weight,
+                     const std::optional<at::Tensor>& bias, at::IntArrayRef stride,
+                     at::IntArrayRef padding, at::IntArrayRef dilation, int64_t groups,
+                     c10::string_view granularity, c10::string_view mode, int64_t sc_prec,
+                     std::optional<int64_t> stoc_len, int64_t chunk_d, int64_t group_a,
+                     int64_t group_b, std::optional<int64_t> rng_levels,
+                     std::optional<c10::string_view> config, bool halve_bipolar_stoc_len,
+                     const std::optional<at::Tensor>& smooth_scales) {
+  return run(x, weight, bias, stride, padding, dilation, groups,
+             {granularity, mode, sc_prec, stoc_len, chunk_d, group_a, group_b, rng_levels, config,
+              halve_bipolar_stoc_len},
+             smooth_scales);
+}
+
+at::Tensor sc_conv2d_padding(const at::Tensor& x, const at::Tensor& weight,
+                             const std::optional<at::Tensor>& bias, at::IntArrayRef stride,
+                             c10::string_view padding, at::IntArrayRef dilation, int64_t groups,
+                             c10::string_view granularity, c10::string_view mode, int64_t sc_prec,
+                             std::optional<int64_t> stoc_len, int64_t chunk_d, int64_t group_a,
+                             int64_t group_b, std::optional<int64_t> rng_levels,
+                             std::optional<c10::string_view> config, bool halve_bipolar_stoc_len,
+                             const std::optional<at::Tensor>& smooth_scales) {
+  return run(x, weight, bias, stride, padding, dilation, groups,
+             {granularity, mode, sc_prec, stoc_len, chunk_d, group_a, group_b, rng_levels, config,
+              halve_bipolar_stoc_len},
+             smooth_scales);
+}
+
+template <typename Padding>
+at::Tensor lowered(const at::Tensor& input, const at::Tensor& weight, at::IntArrayRef stride,
+                   const Padding& padding, at::IntArrayRef dilation) {
+  const char* op = "conv2d_lowered_rows";
+  check_rank(op, "x", input, 3, 4);
+  const at::Tensor x = input.dim() == 4 ? input : input.unsqueeze(0);
+  Geometry g = check(op, x, weight, std::nullopt, stride, dilation, 1);
+  set_padding(op, g, padding);
+  const c10::SymInt rows = x.sym_size(0) * out_size(op, x, g, 0) * out_size(op, x, g, 1);
+  const c10::SymInt columns = x.sym_size(1) * g.kernel[0] * g.kernel[1];
+  if (columns == 0) return at::zeros_symint({rows, 0}, x.options().dtype(at::kFloat));
+  return lower(x, g).reshape_symint({rows, columns}).to(at::kFloat);
+}
+
+at::Tensor conv2d_lowered_rows(const at::Tensor& x, const at::Tensor& weight,
+                               at::IntArrayRef stride, at::IntArrayRef padding,
+                               at::IntArrayRef dilation) {
+  return lowered(x, weight, stride, padding, dilation);
+}
+at::Tensor conv2d_lowered_rows_padding(const at::Tensor& x, const at::Tensor& weight,
+                                       at::IntArrayRef stride, c10::string_view padding,
+                                       at::IntArrayRef dilation) {
+  return lowered(x, weight, stride, padding, dilation);
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(scmp, CompositeImplicitAutograd, m) {
+  m.impl("sc_conv2d", sc_conv2d);
+  m.impl("sc_conv2d.padding", sc_conv2d_padding);
+  m.impl("conv2d_lowered_rows", conv2d_lowered_rows);
+  m.impl("conv2d_lowered_rows.padding", conv2d_lowered_rows_padding);
+}
+
+}  // namespace scmp

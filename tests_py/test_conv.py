@@ -1,0 +1,250 @@
+"""sc_conv2d against torch's unfold and sc_matmul: every geometry, knob, layout and error."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support import assert_same_bits, forced, randn
+
+from scmp_kernels import conv2d_lowered_rows, sc_conv2d, sc_matmul
+from scmp_kernels.sc.config_helpers import make_sobol_altseed_config
+
+
+def padded(x, kernel, stride, padding, dilation):
+    """x with explicit zeros, as torch pads it."""
+    if padding == "valid":
+        return x
+    if padding == "same":
+        pads = []
+        for k, d in zip(reversed(kernel), reversed(dilation), strict=True):
+            total = d * (k - 1)
+            pads += [total // 2, total - total // 2]
+        return F.pad(x, pads)
+    return F.pad(x, (padding[1], padding[1], padding[0], padding[0]))
+
+
+def lowered(x, weight, bias, stride, padding, dilation, groups, **knobs):
+    """The convolution as the specification lowers it, on the reference kernel."""
+    scales = knobs.pop("smooth_scales", None)
+    kernel, channels = weight.shape[2:], x.shape[1] // groups
+    x = padded(x, kernel, stride, padding, dilation).float()
+    size = [(x.shape[2 + i] - dilation[i] * (kernel[i] - 1) - 1) // stride[i] + 1 for i in range(2)]
+    depthwise = groups > 1 and groups == x.shape[1] == weight.shape[0]
+    parts = []
+    for g in range(groups):
+        columns = F.unfold(x[:, g * channels : (g + 1) * channels], kernel, dilation, 0, stride)
+        out = weight.shape[0] // groups
+        b = weight[g * out : (g + 1) * out].reshape(out, -1)
+        s = None if scales is None else scales.view(groups, -1)[g]
+        a = columns.mT.reshape(-1, b.shape[1])
+        if depthwise:  # a batch entry is a product of its own
+            rows = [
+                sc_matmul(one, b, smooth_scales=s, **knobs)
+                for one in a.view(len(x), -1, b.shape[1])
+            ]
+            parts.append(torch.stack(rows))
+        else:
+            parts.append(sc_matmul(a, b, smooth_scales=s, **knobs).view(len(x), -1, out))
+    y = torch.cat(parts, -1)
+    if bias is not None:
+        y = y + bias.float()
+    return y.mT.reshape(len(x), -1, *size)
+
+
+@st.composite
+def convolutions(draw):
+    groups = draw(st.sampled_from((1, 1, 2, 3)))
+    kind = draw(st.sampled_from(("dense", "dense", "depthwise", "pointwise")))
+    channels = groups if kind == "depthwise" else groups * draw(st.integers(1, 3))
+    out = groups if kind == "depthwise" else groups * draw(st.integers(1, 3))
+    pair = st.tuples(st.integers(1, 3), st.integers(1, 3))
+    kernel = (1, 1) if kind == "pointwise" else draw(pair)
+    stride, dilation = draw(pair), draw(pair)
+    padding = draw(
+        st.one_of(
+            st.tuples(st.integers(0, 2), st.integers(0, 2)), st.sampled_from(("same", "valid"))
+        )
+    )
+    if padding == "same":
+        stride = (1, 1)
+    reach = [dilation[i] * (kernel[i] - 1) + 1 for i in range(2)]
+    size = [reach[i] + draw(st.integers(0, 4)) for i in range(2)]
+    x = randn(draw(st.integers(1, 2)), channels, *size, seed=draw(st.integers(0, 99)))
+    weight = randn(out, channels // groups, *kernel, seed=draw(st.integers(0, 99)))
+    bias = draw(st.sampled_from((None, randn(out, seed=5))))
+    depthwise = groups > 1 and groups == channels == out
+    knobs = draw(
+        st.sampled_from(
+            (
+                {},
+                {"halve_bipolar_stoc_len": True},
+                {"mode": "unipolar"},
+                {"stoc_len": 50, "group_a": 3},
+            )
+        )
+    ).copy()
+    if not depthwise:
+        extra = [{}, {"granularity": "per_tensor"} if "group_a" not in knobs else {}]
+        extra.append({"chunk_d": 4} if "mode" not in knobs else {})
+        knobs |= draw(st.sampled_from(extra))
+    if draw(st.booleans()):
+        knobs["smooth_scales"] = randn(channels * kernel[0] * kernel[1], seed=7).exp()
+    return x, weight, bias, stride, padding, dilation, groups, knobs
+
+
+@settings(max_examples=150)
+@given(convolutions())
+def test_any_convolution(conv):
+    x, weight, bias, stride, padding, dilation, groups, knobs = conv
+    with forced("reference"):
+        expected = lowered(x, weight, bias, stride, padding, dilation, groups, **knobs)
+    geometry = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
+    out = sc_conv2d(x, weight, bias, **geometry, **knobs)
+    assert_same_bits(out, expected)
+    plain = F.conv2d(x, weight, bias, **geometry)
+    assert out.shape == plain.shape
+
+
+@pytest.mark.parametrize("padding", [0, 1, (2, 1), "same", "valid"])
+def test_the_lowered_rows(padding):
+    x, weight = randn(2, 3, 7, 6), randn(4, 3, 3, 2, seed=1)
+    rows = conv2d_lowered_rows(x, weight, padding=padding)
+    pairs = padding if isinstance(padding, (str, tuple)) else (padding, padding)
+    columns = F.unfold(padded(x, (3, 2), (1, 1), pairs, (1, 1)), (3, 2))
+    assert torch.equal(rows, columns.mT.reshape(-1, 18))
+    y = sc_conv2d(x, weight, padding=padding)
+    flat = sc_matmul(rows, weight.reshape(4, -1))
+    assert_same_bits(y.permute(0, 2, 3, 1).reshape(-1, 4).contiguous(), flat)
+    assert conv2d_lowered_rows(x, weight, groups=3) is None
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_dtypes_may_differ(dtype):
+    x, weight, bias = randn(2, 3, 5, 5).to(dtype), randn(4, 3, 3, 3, seed=1), randn(4).half()
+    out = sc_conv2d(x, weight, bias, padding=1)
+    assert out.dtype == dtype
+    assert torch.equal(out, sc_conv2d(x.float(), weight, bias.float(), padding=1).to(dtype))
+
+
+def test_layouts_and_unbatched_input():
+    x, weight = randn(2, 3, 5, 6), randn(4, 3, 3, 3, seed=1)
+    y = sc_conv2d(x, weight)
+    last = sc_conv2d(x.to(memory_format=torch.channels_last), weight)
+    assert y.is_contiguous() and last.is_contiguous(memory_format=torch.channels_last)
+    assert torch.equal(y, last)
+    assert torch.equal(sc_conv2d(x[0], weight), sc_conv2d(x[:1], weight)[0])
+
+
+def test_empty_sizes():
+    weight = randn(4, 3, 3, 3)
+    assert sc_conv2d(torch.empty(0, 3, 5, 5), weight).shape == (0, 4, 3, 3)
+    assert sc_conv2d(randn(2, 3, 5, 5), torch.empty(0, 3, 3, 3)).shape == (2, 0, 3, 3)
+    bias = randn(4)
+    out = sc_conv2d(torch.empty(2, 0, 5, 5), torch.empty(4, 0, 3, 3), bias)
+    assert torch.equal(out, bias.view(1, 4, 1, 1).expand(2, 4, 3, 3))
+
+
+def test_a_config_covers_one_products_columns():
+    config = make_sobol_altseed_config(18, 18)
+    x, weight = randn(2, 4, 5, 5), randn(6, 2, 3, 3, seed=1)
+    with forced("reference"):
+        expected = lowered(x, weight, None, (1, 1), (0, 0), (1, 1), 2, config=config)
+    assert_same_bits(sc_conv2d(x, weight, groups=2, config=config), expected)
+
+
+@pytest.mark.parametrize("groups", [1, 4])
+def test_gradients_are_those_of_the_convolution(groups):
+    x = randn(2, 4, 5, 5).requires_grad_()
+    weight = randn(4, 4 // groups, 3, 3, seed=1).requires_grad_()
+    bias = randn(4, seed=2).requires_grad_()
+    g = randn(2, 4, 5, 5, seed=3)
+    geometry = {"padding": 1, "groups": groups}
+    mine = torch.autograd.grad(sc_conv2d(x, weight, bias, **geometry), (x, weight, bias), g)
+    theirs = torch.autograd.grad(F.conv2d(x, weight, bias, **geometry), (x, weight, bias), g)
+    for actual, expected in zip(mine, theirs, strict=True):
+        torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_compile_and_export():
+    x, weight = randn(2, 3, 6, 6), randn(4, 3, 3, 3, seed=1)
+
+    class Conv(torch.nn.Module):
+        def forward(self, x):
+            return sc_conv2d(x, weight, padding=1, stride=2)
+
+    expected = Conv()(x)
+    assert torch.equal(torch.compile(Conv(), fullgraph=True)(x), expected)
+    exported = torch.export.export(Conv(), (x,), dynamic_shapes={"x": {0: torch.export.Dim("b")}})
+    bigger = randn(5, 3, 6, 6, seed=2)
+    assert torch.equal(exported.module()(bigger), Conv()(bigger))
+
+
+def test_errors():
+    x, weight = torch.ones(2, 4, 5, 5), torch.ones(6, 2, 3, 3)
+    for run, text in [
+        (lambda: sc_conv2d(x[0, 0], weight), "sc_conv2d: x must be 3D or 4D, got 2D"),
+        (lambda: sc_conv2d(x, weight[0]), "sc_conv2d: weight must be 4D, got 3D"),
+        (lambda: sc_conv2d(x, weight, stride=0), "sc_conv2d: stride must be at least 1, got [0"),
+        (lambda: sc_conv2d(x, weight, groups=2, padding=-1), "sc_conv2d: padding must be at least"),
+        (lambda: sc_conv2d(x, weight, dilation=0), "sc_conv2d: dilation must be at least 1"),
+        (lambda: sc_conv2d(x, weight, groups=0), "sc_conv2d: groups must be at least 1, got 0"),
+        (lambda: sc_conv2d(x, weight), "sc_conv2d: weight must have shape (Cout, Cin / groups"),
+        (
+            lambda: sc_conv2d(x, weight[:5], groups=2),
+            "sc_conv2d: Cout must be a multiple of groups",
+        ),
+        (
+            lambda: sc_conv2d(x, weight, groups=2, dilation=3),
+            "sc_conv2d: x with padding must be at least as large as the dilated kernel, 7, got 5",
+        ),
+        (
+            lambda: sc_conv2d(x, weight, groups=2, padding="full"),
+            "sc_conv2d: padding must be 'same', 'valid', an int or a pair, got 'full'",
+        ),
+        (
+            lambda: sc_conv2d(x, weight, groups=2, padding="same", stride=2),
+            "sc_conv2d: padding 'same' needs stride 1, got 2",
+        ),
+        (
+            lambda: sc_conv2d(x, weight, torch.ones(3), groups=2),
+            "sc_conv2d: bias must have shape (Cout,) = (6,), got [3]",
+        ),
+        (
+            lambda: sc_conv2d(x.int(), weight, groups=2),
+            "sc_conv2d: x must be float16, bfloat16, float32 or float64, got Int",
+        ),
+        (
+            lambda: sc_conv2d(x, torch.ones(4, 1, 3, 3), groups=4, granularity="per_tensor"),
+            "sc_conv2d: a depthwise convolution needs granularity 'per_row', got 'per_tensor'",
+        ),
+        (
+            lambda: sc_conv2d(x, torch.ones(4, 1, 3, 3), groups=4, chunk_d=8),
+            "sc_conv2d: a depthwise convolution needs chunk_d 0 or at least kh * kw = 9, got 8",
+        ),
+        (
+            lambda: sc_conv2d(x, weight, groups=2, smooth_scales=torch.ones(3)),
+            "sc_conv2d: smooth_scales must have shape (Cin * kh * kw,) = (36,), got [3]",
+        ),
+        (lambda: sc_conv2d(x, weight, groups=2, stoc_len=0), "sc_matmul: stoc_len must be in"),
+    ]:
+        with pytest.raises(ValueError, match="."):
+            run()
+        try:
+            run()
+        except ValueError as error:
+            assert str(error).startswith(text), str(error)
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+@settings(max_examples=60)
+@given(convolutions())
+def test_cuda_equals_cpu(conv):
+    x, weight, bias, stride, padding, dilation, groups, knobs = conv
+    geometry = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
+    expected = sc_conv2d(x, weight, bias, **geometry, **knobs)
+    on_gpu = {k: v.cuda() if torch.is_tensor(v) else v for k, v in knobs.items()}
+    bias = None if bias is None else bias.cuda()
+    out = sc_conv2d(x.cuda(), weight.cuda(), bias, **geometry, **on_gpu)
+    assert_same_bits(out.cpu(), expected)
