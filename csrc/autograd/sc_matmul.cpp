@@ -1,5 +1,4 @@
 // Straight-through gradients: sc_matmul is differentiated as a @ b.T.
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/library.h>
@@ -14,19 +13,11 @@ using torch::autograd::AutogradContext;
 using torch::autograd::Function;
 using torch::autograd::variable_list;
 
-at::Tensor call_below_autograd(const at::Tensor& a, const at::Tensor& b, const MatmulArgs& args,
+at::Tensor call_below_autograd(const at::Tensor& a, const at::Tensor& b, MatmulArgs args,
                                const std::optional<at::Tensor>& smooth_scales) {
-  static const auto op =
-      c10::Dispatcher::singleton()
-          .findSchemaOrThrow("scmp::sc_matmul", "")
-          .typed<at::Tensor(const at::Tensor&, const at::Tensor&, c10::string_view,
-                            c10::string_view, int64_t, std::optional<int64_t>, int64_t, int64_t,
-                            int64_t, std::optional<int64_t>, std::optional<c10::string_view>, bool,
-                            const std::optional<at::Tensor>&)>();
+  args.smooth_scales = smooth_scales;
   at::AutoDispatchBelowADInplaceOrView guard;
-  return op.call(a, b, args.granularity, args.mode, args.sc_prec, args.stoc_len, args.chunk_d,
-                 args.group_a, args.group_b, args.rng_levels, args.config,
-                 args.halve_bipolar_stoc_len, smooth_scales);
+  return call_sc_matmul(a, b, args);
 }
 
 struct ScMatmul : Function<ScMatmul> {

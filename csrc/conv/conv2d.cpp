@@ -1,7 +1,6 @@
 // sc_conv2d: lowered to sc_matmul, which it equals bit for bit. Written in differentiable, symbolic
 // tensor arithmetic, so that gradients and dynamic shapes follow from sc_matmul's own.
 #include <ATen/TensorOperators.h>
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/full_like.h>
@@ -14,6 +13,7 @@
 #include <limits>
 #include <vector>
 
+#include "ops/sc_matmul.h"
 #include "ops/smooth_scales.h"
 #include "ops/tensor_checks.h"
 
@@ -21,30 +21,6 @@ namespace scmp {
 namespace {
 
 using Pair = std::array<int64_t, 2>;
-
-// sc_matmul's arguments after its operands.
-struct Knobs {
-  c10::string_view granularity, mode;
-  int64_t sc_prec;
-  std::optional<int64_t> stoc_len;
-  int64_t chunk_d, group_a, group_b;
-  std::optional<int64_t> rng_levels;
-  std::optional<c10::string_view> config;
-  bool halve_bipolar_stoc_len;
-};
-
-at::Tensor matmul(const at::Tensor& a, const at::Tensor& b, const Knobs& k,
-                  const std::optional<at::Tensor>& smooth_scales) {
-  static const auto op =
-      c10::Dispatcher::singleton()
-          .findSchemaOrThrow("scmp::sc_matmul", "")
-          .typed<at::Tensor(const at::Tensor&, const at::Tensor&, c10::string_view,
-                            c10::string_view, int64_t, std::optional<int64_t>, int64_t, int64_t,
-                            int64_t, std::optional<int64_t>, std::optional<c10::string_view>, bool,
-                            const std::optional<at::Tensor>&)>();
-  return op.call(a, b, k.granularity, k.mode, k.sc_prec, k.stoc_len, k.chunk_d, k.group_a,
-                 k.group_b, k.rng_levels, k.config, k.halve_bipolar_stoc_len, smooth_scales);
-}
 
 // --- geometry ------------------------------------------------------------------------------------
 
@@ -155,8 +131,7 @@ at::Tensor usable_scales(const char* op, const at::Tensor& scales) {
 
 // One 3D product of batch B * C: every channel is a matmul of its own with one column.
 at::Tensor depthwise(const char* op, const at::Tensor& x, const at::Tensor& weight,
-                     const Geometry& g, Knobs k, const std::optional<at::Tensor>& smooth_scales,
-                     const c10::SymInt& positions) {
+                     const Geometry& g, MatmulArgs k, const c10::SymInt& positions) {
   TORCH_CHECK_VALUE(k.granularity == "per_row", op,
                     ": a depthwise convolution needs granularity 'per_row', got '", k.granularity,
                     "'");
@@ -173,31 +148,32 @@ at::Tensor depthwise(const char* op, const at::Tensor& x, const at::Tensor& weig
   const at::Tensor one = x.reshape_symint({batch * channels, 1, x.sym_size(2), x.sym_size(3)});
   at::Tensor a = lower(one, g);  // (B * C, positions, taps)
   at::Tensor b = weight.reshape_symint({channels, taps});
-  if (smooth_scales) {
-    const at::Tensor s = usable_scales(op, *smooth_scales).reshape_symint({channels, taps});
+  if (k.smooth_scales) {
+    const at::Tensor s = usable_scales(op, *k.smooth_scales).reshape_symint({channels, taps});
     a = (a.to(at::kFloat).reshape_symint({batch, channels, positions, taps}) / s.unsqueeze(1))
             .reshape_symint({batch * channels, positions, taps});
     b = b.to(at::kFloat) * s;
   }
   b = b.unsqueeze(0).expand_symint({batch, channels, taps});
-  return matmul(a, b.reshape_symint({batch * channels, 1, taps}), k, std::nullopt)
+  k.smooth_scales = std::nullopt;
+  return call_sc_matmul(a, b.reshape_symint({batch * channels, 1, taps}), k)
       .reshape_symint({batch, channels, positions})
       .transpose(1, 2);
 }
 
 // float32 (B, Hout * Wout, Cout), without bias.
 at::Tensor products(const char* op, const at::Tensor& x, const at::Tensor& weight,
-                    const Geometry& g, const Knobs& k,
-                    const std::optional<at::Tensor>& smooth_scales, const c10::SymInt& positions) {
+                    const Geometry& g, const MatmulArgs& k, const c10::SymInt& positions) {
   const c10::SymInt in = x.sym_size(1), out = weight.sym_size(0);
   const int64_t taps = g.kernel[0] * g.kernel[1];
+  const std::optional<at::Tensor>& smooth_scales = k.smooth_scales;
   if (smooth_scales) {
     TORCH_CHECK_VALUE(smooth_scales->dim() == 1 && smooth_scales->sym_size(0) == in * taps, op,
                       ": smooth_scales must have shape (Cin * kh * kw,) = (", in * taps, ",), got ",
                       smooth_scales->sym_sizes());
   }
   if (g.groups > 1 && in == g.groups && out == g.groups) {
-    return depthwise(op, x, weight, g, k, smooth_scales, positions);
+    return depthwise(op, x, weight, g, k, positions);
   }
   const c10::SymInt in_group = in / g.groups, out_group = out / g.groups;
   std::vector<at::Tensor> parts;
@@ -205,15 +181,16 @@ at::Tensor products(const char* op, const at::Tensor& x, const at::Tensor& weigh
     const at::Tensor xg = g.groups == 1 ? x : x.slice_symint(1, in_group * i, in_group * (i + 1));
     const at::Tensor wg =
         g.groups == 1 ? weight : weight.slice_symint(0, out_group * i, out_group * (i + 1));
-    std::optional<at::Tensor> scales;
+    MatmulArgs part = k;
     if (smooth_scales) {
-      scales = smooth_scales->slice_symint(0, in_group * taps * i, in_group * taps * (i + 1));
+      part.smooth_scales =
+          smooth_scales->slice_symint(0, in_group * taps * i, in_group * taps * (i + 1));
     }
     const c10::SymInt width = in_group * taps;
     const at::Tensor rows = in_group == 0
                                 ? at::zeros_symint({x.sym_size(0) * positions, 0}, x.options())
                                 : lower(xg, g).reshape_symint({x.sym_size(0) * positions, width});
-    parts.push_back(matmul(rows, wg.reshape_symint({out_group, width}), k, scales)
+    parts.push_back(call_sc_matmul(rows, wg.reshape_symint({out_group, width}), part)
                         .reshape_symint({x.sym_size(0), positions, out_group}));
   }
   return parts.size() == 1 ? parts[0] : at::cat(parts, 2);
@@ -222,8 +199,7 @@ at::Tensor products(const char* op, const at::Tensor& x, const at::Tensor& weigh
 template <typename Padding>
 at::Tensor run(const at::Tensor& input, const at::Tensor& weight,
                const std::optional<at::Tensor>& bias, at::IntArrayRef stride,
-               const Padding& padding, at::IntArrayRef dilation, int64_t groups, const Knobs& k,
-               const std::optional<at::Tensor>& smooth_scales) {
+               const Padding& padding, at::IntArrayRef dilation, int64_t groups, MatmulArgs k) {
   const char* op = "sc_conv2d";
   check_rank(op, "x", input, 3, 4);
   const bool batched = input.dim() == 4;
@@ -231,9 +207,8 @@ at::Tensor run(const at::Tensor& input, const at::Tensor& weight,
   Geometry g = check(op, x, weight, bias, stride, dilation, groups);
   set_padding(op, g, padding);
   const c10::SymInt height = out_size(op, x, g, 0), width = out_size(op, x, g, 1);
-  std::optional<at::Tensor> scales;
-  if (smooth_scales && smooth_scales->defined()) scales = smooth_scales;
-  at::Tensor y = products(op, x, weight, g, k, scales, height * width);
+  if (k.smooth_scales && !k.smooth_scales->defined()) k.smooth_scales = std::nullopt;
+  at::Tensor y = products(op, x, weight, g, k, height * width);
   if (bias && bias->defined()) y = y + bias->to(at::kFloat);
   y = y.to(x.scalar_type())
           .reshape_symint({x.sym_size(0), height, width, weight.sym_size(0)})
@@ -253,8 +228,7 @@ at::Tensor sc_conv2d(const at::Tensor& x, const at::Tensor& weight,
                      const std::optional<at::Tensor>& smooth_scales) {
   return run(x, weight, bias, stride, padding, dilation, groups,
              {granularity, mode, sc_prec, stoc_len, chunk_d, group_a, group_b, rng_levels, config,
-              halve_bipolar_stoc_len},
-             smooth_scales);
+              halve_bipolar_stoc_len, smooth_scales});
 }
 
 at::Tensor sc_conv2d_padding(const at::Tensor& x, const at::Tensor& weight,
@@ -267,8 +241,7 @@ at::Tensor sc_conv2d_padding(const at::Tensor& x, const at::Tensor& weight,
                              const std::optional<at::Tensor>& smooth_scales) {
   return run(x, weight, bias, stride, padding, dilation, groups,
              {granularity, mode, sc_prec, stoc_len, chunk_d, group_a, group_b, rng_levels, config,
-              halve_bipolar_stoc_len},
-             smooth_scales);
+              halve_bipolar_stoc_len, smooth_scales});
 }
 
 template <typename Padding>

@@ -1,6 +1,9 @@
 #include "ops/sc_matmul.h"
 
+#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
 
 #include "cache/stream_cache.h"
 #include "ops/tensor_checks.h"
@@ -109,6 +112,27 @@ void check_smooth_scales(const char* op, const char* operand, const at::Tensor& 
 }
 
 }  // namespace
+
+at::Tensor call_sc_matmul(const at::Tensor& a, const at::Tensor& b, const MatmulArgs& args) {
+  static const auto op =
+      c10::Dispatcher::singleton()
+          .findSchemaOrThrow("scmp::sc_matmul", "")
+          .typed<at::Tensor(const at::Tensor&, const at::Tensor&, c10::string_view,
+                            c10::string_view, int64_t, std::optional<int64_t>, int64_t, int64_t,
+                            int64_t, std::optional<int64_t>, std::optional<c10::string_view>, bool,
+                            const std::optional<at::Tensor>&)>();
+  return op.call(a, b, args.granularity, args.mode, args.sc_prec, args.stoc_len, args.chunk_d,
+                 args.group_a, args.group_b, args.rng_levels, args.config,
+                 args.halve_bipolar_stoc_len, args.smooth_scales);
+}
+
+at::Tensor make_output(const at::Tensor& a, int64_t columns) {
+  auto shape = a.sizes().vec();
+  const int64_t depth = shape.back();
+  shape.back() = columns;
+  const auto options = a.options().dtype(at::kFloat);
+  return depth == 0 ? at::zeros(shape, options) : at::empty(shape, options);
+}
 
 MatmulKnobs check_matmul_knobs(const char* op, int64_t rank, const c10::SymInt& depth,
                                const MatmulArgs& args) {

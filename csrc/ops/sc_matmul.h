@@ -28,6 +28,12 @@ struct MatmulArgs {
   std::optional<at::Tensor> smooth_scales;
 };
 
+/// The operator through the dispatcher, `args` after its operands.
+at::Tensor call_sc_matmul(const at::Tensor& a, const at::Tensor& b, const MatmulArgs& args);
+
+/// (..., N, columns) float32 for a of (..., N, D): filled with zeros where D is 0, else not yet.
+at::Tensor make_output(const at::Tensor& a, int64_t columns);
+
 /// Checked and resolved knobs.
 struct MatmulKnobs {
   Granularity granularity;

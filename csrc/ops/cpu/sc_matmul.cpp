@@ -2,7 +2,6 @@
 #include "ops/sc_matmul.h"
 
 #include <ATen/ops/empty.h>
-#include <ATen/ops/zeros.h>
 #include <torch/library.h>
 
 #include <algorithm>
@@ -131,15 +130,6 @@ void multiply(const Source& a, const OperandB& b, const MatmulKnobs& knobs, cons
     }
   }
   cpu_gemm(problem, current_cpu_kernel(), parallel_for);
-}
-
-// The output, filled where there is nothing to multiply.
-at::Tensor make_output(const at::Tensor& a, int64_t columns) {
-  auto shape = a.sizes().vec();
-  const int64_t depth = shape.back();
-  shape.back() = columns;
-  const auto options = a.options().dtype(at::kFloat);
-  return depth == 0 ? at::zeros(shape, options) : at::empty(shape, options);
 }
 
 at::Tensor sc_matmul_cpu(const at::Tensor& a, const at::Tensor& b, c10::string_view granularity,

@@ -3,7 +3,6 @@
 
 #include <ATen/cuda/CUDAContext.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/zeros.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <torch/library.h>
 
@@ -151,15 +150,6 @@ GemmProblem make_problem(const QuantizeArgs& a, const OperandB& b, const MatmulK
 // The kernels read pairs and more at once: a view into the middle of another tensor is copied.
 at::Tensor aligned(const at::Tensor& x) {
   return reinterpret_cast<uintptr_t>(x.const_data_ptr()) % 16 == 0 ? x : x.clone();
-}
-
-// The output, filled where there is nothing to multiply.
-at::Tensor make_output(const at::Tensor& a, int64_t columns) {
-  auto shape = a.sizes().vec();
-  const int64_t depth = shape.back();
-  shape.back() = columns;
-  const auto options = a.options().dtype(at::kFloat);
-  return depth == 0 ? at::zeros(shape, options) : at::empty(shape, options);
 }
 
 at::Tensor sc_matmul_cuda(const at::Tensor& a, const at::Tensor& b, c10::string_view granularity,
