@@ -1,0 +1,84 @@
+"""The installed CMake package: examples/cpp built outside the source tree, same bits as Python."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from scmp_kernels import quant, sc_conv2d, sc_matmul  # noqa: F401  (registers the operators)
+
+ROOT = Path(__file__).resolve().parents[1]
+BUILD = Path(os.environ.get("SCMP_BUILD_DIR", ROOT / "build" / "cmake"))
+CMAKE = Path(sys.executable).parent / "cmake"
+
+pytestmark = pytest.mark.skipif(
+    not (BUILD / "CMakeCache.txt").exists() or not (CMAKE.exists() or shutil.which("cmake")),
+    reason="no CMake build to install from",
+)
+
+
+def run(*command):
+    done = subprocess.run(
+        [str(part) for part in command], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("deploy")
+    cmake = CMAKE if CMAKE.exists() else "cmake"
+    shutil.copytree(ROOT / "examples" / "cpp", folder / "source")
+    run(cmake, "--install", BUILD, "--component", "cpp", "--prefix", folder / "package")
+    run(
+        cmake,
+        *("-S", folder / "source", "-B", folder / "build"),
+        f"-DCMAKE_PREFIX_PATH={folder / 'package'}",
+        f"-DPython3_EXECUTABLE={sys.executable}",
+    )
+    run(cmake, "--build", folder / "build", "--parallel", "2")
+    return folder / "build"
+
+
+def test_the_cpp_functions(programs):
+    lines = run(programs / "matmul").splitlines()
+    errors = [float(line.split()[-1]) for line in lines[:3]]
+    assert errors[0] < 0.05 and errors == sorted(errors)
+    assert lines[3].startswith("refused: sc_matmul: a and b must have the same last size D")
+
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("weight", torch.randn(6, 16))
+        self.register_buffer("kernels", torch.randn(4, 1, 3, 3))
+        self.register_buffer("scales", torch.rand(16) + 0.5)
+
+    def forward(self, x):
+        y = torch.ops.scmp.sc_matmul(x, self.weight, chunk_d=5, smooth_scales=self.scales)
+        image = torch.ops.scmp.sc_conv2d(y[None, None], self.kernels, None, padding=[1, 1])
+        return torch.ops.scmp.sc_matmul(image[0, 0], image[0, 1], mode="unipolar", stoc_len=50)
+
+
+class Carrier(torch.nn.Module):
+    def __init__(self, x):
+        super().__init__()
+        self.register_buffer("x", x)
+
+    def forward(self):
+        return self.x
+
+
+def test_a_torchscript_model(programs, tmp_path):
+    model, x = Model().eval(), torch.randn(5, 16)
+    torch.jit.script(model).save(str(tmp_path / "model.pt"))
+    torch.jit.script(Carrier(x)).save(str(tmp_path / "x.pt"))
+    out = run(programs / "torchscript", *(tmp_path / name for name in ("model.pt", "x.pt", "y.pt")))
+    expected = model(x)
+    assert out == f"wrote {expected.numel()} values\n"
+    assert torch.equal(torch.jit.load(str(tmp_path / "y.pt")).x, expected)
