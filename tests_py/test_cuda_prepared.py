@@ -7,11 +7,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from prepared_cases import COPIES, HALVED, KINDS, Layer, dequantized, longest, pair, split
 from strategies import calls, tensors
 from support import assert_same_bits, environment, forced_on_cuda, on_cuda_kernel, randn
 from test_cuda import on_cuda, to_cuda
 from test_cuda_streams import capture
-from test_prepared import COPIES, HALVED, KINDS, Layer, dequantized, longest, pair, split
 
 from scmp_kernels import _C, clear_rng_cache, prepare, sc_matmul
 
