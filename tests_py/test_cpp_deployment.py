@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from scmp_kernels import quant, sc_conv2d, sc_matmul  # noqa: F401  (registers the operators)
+from scmp_kernels import prepare, sc_conv2d, sc_matmul
+from scmp_kernels.sc.config_helpers import make_sobol_altseed_config
 
 ROOT = Path(__file__).resolve().parents[1]
 BUILD = Path(os.environ.get("SCMP_BUILD_DIR", ROOT / "build" / "cmake"))
@@ -74,11 +75,43 @@ class Carrier(torch.nn.Module):
         return self.x
 
 
+def assert_program_gives(expected, x, tmp_path, program, model):
+    torch.jit.script(Carrier(x)).save(str(tmp_path / "x.pt"))
+    out = run(program, model, tmp_path / "x.pt", tmp_path / "y.pt")
+    assert out == f"wrote {expected.numel()} values\n"
+    assert torch.equal(torch.jit.load(str(tmp_path / "y.pt")).x, expected)
+
+
 def test_a_torchscript_model(programs, tmp_path):
     model, x = Model().eval(), torch.randn(5, 16)
     torch.jit.script(model).save(str(tmp_path / "model.pt"))
-    torch.jit.script(Carrier(x)).save(str(tmp_path / "x.pt"))
-    out = run(programs / "torchscript", *(tmp_path / name for name in ("model.pt", "x.pt", "y.pt")))
-    expected = model(x)
-    assert out == f"wrote {expected.numel()} values\n"
-    assert torch.equal(torch.jit.load(str(tmp_path / "y.pt")).x, expected)
+    assert_program_gives(model(x), x, tmp_path, programs / "torchscript", tmp_path / "model.pt")
+
+
+class Functions(torch.nn.Module):
+    """The Python functions as users call them, a prepared weight among them."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = prepare(torch.randn(6, 16), chunk_d=5)
+        self.register_buffer("taps", torch.randn(4, 1, 3, 3))
+        self.config = make_sobol_altseed_config(6, 6)
+
+    def forward(self, x):
+        image = sc_conv2d(sc_matmul(x, self.weight)[None, None], self.taps, padding="same")
+        scale, q, _ = torch.ops.scmp.grouped_symmetric_quant(image[0, 0], 1, 127)
+        return sc_matmul(q * scale[:, None], image[0, 1], config=self.config)
+
+
+def test_an_ahead_of_time_package(programs, tmp_path):
+    """With a dynamic number of rows, from Python and from C++."""
+    model, rows = Functions().eval(), torch.export.Dim("rows", min=2, max=100)
+    exported = torch.export.export(model, (torch.randn(5, 16),), dynamic_shapes={"x": {0: rows}})
+    path = torch._inductor.aoti_compile_and_package(
+        exported, package_path=str(tmp_path / "model.pt2")
+    )
+    loaded = torch._inductor.aoti_load_package(path)
+    for n in (5, 9):
+        x = torch.randn(n, 16)
+        assert torch.equal(loaded(x), model(x))
+    assert_program_gives(model(x), x, tmp_path, programs / "aot_package", path)
