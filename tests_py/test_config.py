@@ -1,6 +1,7 @@
 """Stream configs: frozen, registered while they live, and what the operators get of them."""
 
 import copy
+import dataclasses
 import gc
 import hashlib
 import json
@@ -11,6 +12,7 @@ import sys
 import numpy as np
 import pytest
 import torch
+from strategies import make_config
 from support import small_config
 from torch._dynamo.testing import CompileCounter
 
@@ -250,3 +252,12 @@ def test_a_plain_dict_in_a_fullgraph_region_is_an_error():
     )
     with pytest.raises(Exception, match="sc_matmul: config must come from"):
         compiled(torch.ones(1), small_config())
+
+
+def test_a_dataclass_that_holds_a_config_becomes_a_dict():
+    @dataclasses.dataclass
+    class Settings:
+        config: dict
+
+    config = StreamConfig(make_config(1, positions=2, prec=8))
+    assert dataclasses.asdict(Settings(config)) == {"config": config}

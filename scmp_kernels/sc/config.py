@@ -10,6 +10,7 @@ short string and does no work that grows with the number of positions.
 import hashlib
 import json
 import weakref
+from collections.abc import Iterator
 
 import torch
 import torch.fx._symbolic_trace as _fx_trace
@@ -120,6 +121,8 @@ class StreamConfig(FrozenDict):
     __slots__ = ("_digest", "_text", "__weakref__")
 
     def __new__(cls, config):
+        if isinstance(config, Iterator):  # pairs, as dataclasses.asdict rebuilds a dict
+            config = dict(config)
         if not isinstance(config, dict):
             raise ValueError(f"StreamConfig: config must be a dict, got {type(config).__name__}")
         from scmp_kernels import _C
