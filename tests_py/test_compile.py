@@ -11,11 +11,23 @@ from strategies import make_config
 from support import randn
 from torch.export import Dim
 
-from scmp_kernels import quant, sc_matmul
+from scmp_kernels import mp, quant, sc_matmul
 from scmp_kernels.sc import config_helpers
 from scmp_kernels.sc.config import StreamConfig
 
 CONFIG = StreamConfig(make_config(1, positions=16, prec=8))
+def by_metric(a, b, **knobs):
+    """Longer streams for rows of larger values."""
+    rows = mp.classify_rows_by_metric(mp.compute_row_metric(a), [256, 64, 0], [0.25, 0.5, 0.25])
+    return sc_matmul(a, b, stoc_len=rows.row_stoc_len, **knobs)
+
+
+def by_rungs(a, b):
+    chunks = (a.shape[1] + 7) // 8
+    rungs = torch.arange(a.shape[0] * chunks).view(a.shape[0], chunks) % 2
+    return sc_matmul(a, b, chunk_d=8, rung_table=rungs, level_lens=[64, 256])
+
+
 CHUNK_CONFIG = config_helpers.make_sobol_custom_seed_config(8, 8, 8, use_scrambling=True)
 
 MATMULS = {
@@ -25,6 +37,9 @@ MATMULS = {
     "chunk-config": lambda a, b: sc_matmul(a, b, chunk_d=8, config=CHUNK_CONFIG),
     "scales": lambda a, b: sc_matmul(a, b, smooth_scales=b.abs().amax(0) + 1),
     "per_head": lambda a, b: sc_matmul(a[None], b[None], "per_head"),
+    "rows": by_metric,
+    "rows-of-chunks": lambda a, b: by_metric(a, b, chunk_d=8, halve_bipolar_stoc_len=False),
+    "rungs": by_rungs,
 }
 QUANTIZERS = {
     "bipolar": lambda x: quant.fused_quantize_bipolar(x, 2.0, 8),
@@ -211,11 +226,25 @@ N, M, D, B = Dim("n"), Dim("m"), Dim("d"), Dim("b")
 EXPORT_SIZES = (*SIZES, (1, 1, 1), (3, 1, 8))
 
 
-@pytest.mark.parametrize("name", MATMULS)
+@pytest.mark.parametrize("name", [name for name in MATMULS if name != "rungs"])
 @both
 def test_export_with_any_n_m_and_d(name, strict):
     inputs = [pair(*size) for size in EXPORT_SIZES]
     check_export(MATMULS[name], inputs, ({0: N, 1: D}, {0: M, 1: D}), strict)
+
+
+@both
+def test_export_with_rungs(strict):
+    """Their table is an input; its second size follows from a fixed D."""
+
+    def function(a, b, rungs):
+        return sc_matmul(a, b, chunk_d=8, rung_table=rungs, level_lens=[256, 64, 0])
+
+    inputs = []
+    for n, m, _ in EXPORT_SIZES:
+        rungs = torch.arange(n * 3).view(n, 3) % 3
+        inputs.append((*pair(n, m, 20), rungs))
+    check_export(function, inputs, ({0: N}, {0: M}, {0: N}), strict)
 
 
 @both

@@ -248,3 +248,58 @@ def test_cuda_equals_cpu(conv):
     bias = None if bias is None else bias.cuda()
     out = sc_conv2d(x.cuda(), weight.cuda(), bias, **geometry, **on_gpu)
     assert_same_bits(out.cpu(), expected)
+
+
+# --- stream lengths by row -----------------------------------------------------------------------
+
+
+def uniform_positions(x, weight, lengths, **knobs):
+    """Position by position the uniform call at the position's length; zeros at length 0."""
+    bare = sc_conv2d(x, weight, stoc_len=1, **knobs)
+    out = torch.zeros_like(bare)
+    by_position = lengths.view(bare.shape[0], 1, *bare.shape[2:])
+    for length in lengths.unique().tolist():
+        if length:
+            whole = sc_conv2d(x, weight, stoc_len=length, **knobs)
+            out = torch.where(by_position == length, whole, out)
+    return out
+
+
+@pytest.mark.parametrize("groups", [1, 2, 4])
+@pytest.mark.parametrize("knobs", [{}, {"halve_bipolar_stoc_len": True}, {"chunk_d": 64}])
+def test_lengths_by_position(groups, knobs):
+    x, weight = randn(2, 4, 6, 5), randn(4, 4 // groups, 3, 3, seed=1)
+    most = 128 if "halve_bipolar_stoc_len" in knobs else 256
+    g = torch.Generator().manual_seed(3)
+    lengths = torch.randint(0, most + 1, (2 * 6 * 5,), generator=g)
+    lengths[:3] = torch.tensor([0, most, most - 1])
+    knobs = {"padding": 1, "groups": groups, **knobs}
+    expected = uniform_positions(x, weight, lengths, **knobs)
+    assert_same_bits(sc_conv2d(x, weight, stoc_len=lengths, **knobs), expected)
+    bias = randn(4, seed=4)
+    with_bias = sc_conv2d(x, weight, bias, stoc_len=lengths, **knobs)
+    assert_same_bits(with_bias, expected + bias.view(1, 4, 1, 1))
+
+
+def test_lengths_by_position_and_chunk():
+    x, weight = randn(2, 4, 6, 5), randn(3, 4, 3, 3, seed=1)
+    rows = conv2d_lowered_rows(x, weight, padding=1)
+    rungs = torch.arange(60 * 3).view(60, 3) % 4
+    knobs = {"chunk_d": 16, "rung_table": rungs, "level_lens": [256, 64, 0, 8]}
+    flat = sc_matmul(rows, weight.view(3, -1), **knobs)
+    expected = flat.view(2, 6, 5, 3).permute(0, 3, 1, 2).contiguous()
+    assert_same_bits(sc_conv2d(x, weight, padding=1, **knobs), expected)
+    lengths = torch.tensor(knobs["level_lens"])[rungs]
+    assert_same_bits(sc_conv2d(x, weight, padding=1, chunk_d=16, stoc_len=lengths), expected)
+
+
+def test_errors_of_lengths_by_position():
+    x, weight, depthwise = randn(1, 4, 5, 5), randn(2, 4, 3, 3), randn(4, 1, 3, 3)
+    lengths = torch.full((8,), 64)
+    with pytest.raises(ValueError, match=r"row_stoc_len must have shape \(N,\) = \(9,\), or"):
+        sc_conv2d(x, weight, stoc_len=lengths)
+    with pytest.raises(ValueError, match=r"row_stoc_len must have shape \(B \* Hout \* Wout,\)"):
+        sc_conv2d(x, depthwise, groups=4, stoc_len=lengths)
+    table = {"rung_table": torch.zeros(9, 1, dtype=torch.int32), "level_lens": [64], "chunk_d": 9}
+    with pytest.raises(ValueError, match="rung_table does not apply to a depthwise convolution"):
+        sc_conv2d(x, depthwise, groups=4, **table)

@@ -31,6 +31,18 @@ MATMUL_CASES = {
     "chunks": ((), {"chunk_d": 5, "group_a": 2, "group_b": 3, "halve_bipolar_stoc_len": True}),
     "config": ((), {"config": CONFIG.text, "stoc_len": 100}),
     "scales": ((), {"smooth_scales": torch.rand(16) + 0.5, "sc_prec": 5, "rng_levels": 7}),
+    "rows": ((), {"row_stoc_len": torch.tensor([0, 256, 64, 1, 7])}),
+    "rows-grad": ((), {"row_stoc_len": torch.tensor([0, 256, 64, 1, 7]), "grad": True}),
+    "rows-batched": ((), {"batch": (2,), "row_stoc_len": torch.full((2, 5), 9)}),
+    "rungs-grad": (
+        (),
+        {
+            "rung_table": torch.arange(20).view(5, 4) % 3,
+            "level_lens": [256, 8, 0],
+            "chunk_d": 5,
+            "grad": True,
+        },
+    ),
     "scales-grad": ((), {"smooth_scales": torch.ones(16).requires_grad_(), "grad": True}),
 }
 
@@ -139,9 +151,21 @@ def scripted_grouped(x: torch.Tensor):
     return [scale, q, sign, row_scale, zero, level]
 
 
+def scripted_rows(a: torch.Tensor, b: torch.Tensor, lengths: torch.Tensor, rungs: torch.Tensor):
+    rows = torch.ops.scmp.sc_matmul(a, b, row_stoc_len=lengths)
+    return [
+        rows,
+        torch.ops.scmp.sc_matmul(a, b, rung_table=rungs, level_lens=[256, 8, 0], chunk_d=5),
+    ]
+
+
 @pytest.mark.parametrize(
     ("function", "args"),
     [
+        (
+            scripted_rows,
+            (*operands(), torch.tensor([0, 256, 64, 1, 7]), torch.arange(20).view(5, 4) % 3),
+        ),
         (scripted_sc_matmul, (*operands(), torch.rand(16) + 0.5)),
         (scripted_fused, (X,)),
         (scripted_grouped, (X,)),

@@ -17,11 +17,13 @@ SCHEMAS = {
         'scmp::sc_matmul(Tensor a, Tensor b, str granularity="per_row", *, str mode="bipolar", '
         "int sc_prec=8, int? stoc_len=None, int chunk_d=0, int group_a=1, int group_b=1, "
         "int? rng_levels=None, str? config=None, bool halve_bipolar_stoc_len=False, "
-        "Tensor? smooth_scales=None) -> Tensor"
+        "Tensor? smooth_scales=None, Tensor? row_stoc_len=None, Tensor? rung_table=None, "
+        "int[]? level_lens=None) -> Tensor"
     ),
     "scmp::sc_matmul.prepared": (
         "scmp::sc_matmul.prepared(Tensor a, Tensor[] b, str spec, *, int group_a=1, "
-        "int? stoc_len=None) -> Tensor"
+        "int? stoc_len=None, Tensor? row_stoc_len=None, Tensor? rung_table=None, "
+        "int[]? level_lens=None) -> Tensor"
     ),
     "scmp::prepare": (
         'scmp::prepare(Tensor b, str granularity="per_row", *, str mode="bipolar", '
@@ -74,7 +76,8 @@ SCHEMAS = {
         'str mode="bipolar", '
         "int sc_prec=8, int? stoc_len=None, int chunk_d=0, int group_a=1, int group_b=1, "
         "int? rng_levels=None, str? config=None, bool halve_bipolar_stoc_len=False, "
-        "Tensor? smooth_scales=None) -> Tensor"
+        "Tensor? smooth_scales=None, Tensor? row_stoc_len=None, Tensor? rung_table=None, "
+        "int[]? level_lens=None) -> Tensor"
     ),
     "scmp::sc_conv2d.padding": (
         "scmp::sc_conv2d.padding(Tensor x, Tensor weight, Tensor? bias=None, *, "
@@ -82,7 +85,8 @@ SCHEMAS = {
         'str granularity="per_row", str mode="bipolar", '
         "int sc_prec=8, int? stoc_len=None, int chunk_d=0, int group_a=1, int group_b=1, "
         "int? rng_levels=None, str? config=None, bool halve_bipolar_stoc_len=False, "
-        "Tensor? smooth_scales=None) -> Tensor"
+        "Tensor? smooth_scales=None, Tensor? row_stoc_len=None, Tensor? rung_table=None, "
+        "int[]? level_lens=None) -> Tensor"
     ),
     "scmp::conv2d_lowered_rows": (
         "scmp::conv2d_lowered_rows(Tensor x, Tensor weight, *, int[2] stride=1, "
@@ -246,6 +250,8 @@ def test_sc_matmul_is_a_plain_function_with_the_published_signature():
         ("config", None),
         ("halve_bipolar_stoc_len", False),
         ("smooth_scales", None),
+        ("rung_table", None),
+        ("level_lens", None),
     ]
     kinds = [parameter.kind for parameter in parameters.values()]
     assert kinds[:3] == [inspect.Parameter.POSITIONAL_OR_KEYWORD] * 3

@@ -19,18 +19,17 @@ using torch::autograd::variable_list;
 // The call's arguments besides a: nothing of it is differentiated.
 struct Rest {
   at::TensorList b;
-  c10::string_view spec;
-  int64_t group_a;
-  std::optional<int64_t> stoc_len;
+  PreparedArgs args;
 };
 
 at::Tensor call_below_autograd(const at::Tensor& a, const Rest& rest) {
   static const auto op = c10::Dispatcher::singleton()
                              .findSchemaOrThrow("scmp::sc_matmul", "prepared")
-                             .typed<at::Tensor(const at::Tensor&, at::TensorList, c10::string_view,
-                                               int64_t, std::optional<int64_t>)>();
+                             .typed<decltype(prepared_kernel<nullptr>)>();
   at::AutoDispatchBelowADInplaceOrView guard;
-  return op.call(a, rest.b, rest.spec, rest.group_a, rest.stoc_len);
+  const LengthArgs& l = rest.args.lengths;
+  return op.call(a, rest.b, rest.args.spec, rest.args.group_a, l.stoc_len, l.row_stoc_len,
+                 l.rung_table, l.level_lens);
 }
 
 // What b's values follow from, beside its tensors.
@@ -58,9 +57,12 @@ at::Tensor dequantized(const variable_list& b, const Levels& l) {
 
 struct ScMatmulPrepared : Function<ScMatmulPrepared> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& a, const Rest& rest) {
-    const PreparedCall call = check_prepared(a, rest.b, rest.spec, rest.group_a, rest.stoc_len);
+    const PreparedCall call = check_prepared(a, rest.b, rest.args);
     // The spec and the environment may have changed when the backward pass comes.
-    ctx->save_for_backward(rest.b.slice(0, 6).vec());
+    variable_list saved = rest.b.slice(0, 6).vec();
+    saved.push_back(call.knobs.by_row ? counted_elements(a, rest.args.lengths, call.knobs.chunk_d)
+                                      : at::Tensor());
+    ctx->save_for_backward(std::move(saved));
     ctx->saved_data["qmax"] = static_cast<int64_t>(call.knobs.qmax());
     ctx->saved_data["levels"] = static_cast<int64_t>(call.knobs.levels);
     ctx->saved_data["chunk_d"] = call.knobs.chunk_d;
@@ -78,16 +80,19 @@ struct ScMatmulPrepared : Function<ScMatmulPrepared> {
       const Levels levels{saved["qmax"].toInt(),    saved["levels"].toInt(),
                           saved["chunk_d"].toInt(), saved["unipolar"].toBool(),
                           saved["tensor"].toBool(), saved["smooth"].toBool()};
-      grad_a = straight_through_gradient(grads[0], dequantized(ctx->get_saved_variables(), levels),
-                                         static_cast<at::ScalarType>(saved["dtype"].toInt()));
+      const variable_list tensors = ctx->get_saved_variables();
+      grad_a = only_counted(
+          straight_through_gradient(grads[0], dequantized(tensors, levels),
+                                    static_cast<at::ScalarType>(saved["dtype"].toInt())),
+          tensors[6]);
     }
     return {grad_a, at::Tensor()};
   }
 };
 
-at::Tensor sc_matmul_prepared_autograd(const at::Tensor& a, at::TensorList b, c10::string_view spec,
-                                       int64_t group_a, std::optional<int64_t> stoc_len) {
-  const Rest rest{b, spec, group_a, stoc_len};
+at::Tensor sc_matmul_prepared_autograd(const at::Tensor& a, at::TensorList b,
+                                       const PreparedArgs& args) {
+  const Rest rest{b, args};
   TORCH_CHECK_NOT_IMPLEMENTED(!a._fw_grad(0).defined(),
                               "sc_matmul: forward-mode differentiation is not supported");
   if (at::GradMode::is_enabled()) {
@@ -102,6 +107,6 @@ at::Tensor sc_matmul_prepared_autograd(const at::Tensor& a, at::TensorList b, c1
 
 }  // namespace
 
-TORCH_LIBRARY_IMPL(scmp, Autograd, m) { m.impl("sc_matmul.prepared", sc_matmul_prepared_autograd); }
+TORCH_LIBRARY_IMPL(scmp, Autograd, m) { m.impl("sc_matmul.prepared", prepared_kernel<sc_matmul_prepared_autograd>); }
 
 }  // namespace scmp

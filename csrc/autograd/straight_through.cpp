@@ -1,6 +1,8 @@
 #include "autograd/straight_through.h"
 
 #include <ATen/ops/matmul.h>
+#include <ATen/ops/where.h>
+#include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/autograd/function.h>
 
@@ -39,6 +41,10 @@ at::Tensor straight_through_gradient(const at::Tensor& left, const at::Tensor& r
     return OnceDifferentiable::apply(left, right, dtype);
   }
   return product_as(left, right, dtype);
+}
+
+at::Tensor only_counted(const at::Tensor& x, const at::Tensor& counted) {
+  return counted.defined() ? at::where(counted, x, at::zeros({}, x.options())) : x;
 }
 
 }  // namespace scmp

@@ -10,4 +10,7 @@ namespace scmp {
 at::Tensor straight_through_gradient(const at::Tensor& left, const at::Tensor& right,
                                      at::ScalarType dtype);
 
+/// x with zeros where `counted` (a bool that broadcasts to it) is false; x where it is undefined.
+at::Tensor only_counted(const at::Tensor& x, const at::Tensor& counted);
+
 }  // namespace scmp

@@ -52,7 +52,7 @@ LruCache& rng_cache() {
 }
 
 std::string stream_key(const StreamSpec& spec) {
-  const bool scrambled = scrambles(spec);
+  const bool scrambled = spec.full_and_shorter || scrambles(spec);
   const int64_t masks =
       scrambled ? std::min(spec.scramble.masks, int64_t{1} << spec.sc_prec) : int64_t{1};
   const int64_t positions = spec.config ? spec.positions : std::min(spec.positions, masks);
@@ -60,7 +60,7 @@ std::string stream_key(const StreamSpec& spec) {
   std::string key;
   key.reserve(64);
   for (int64_t part : {int64_t{spec.sc_prec}, int64_t{spec.length}, int64_t{spec.levels}, positions,
-                       masks, int64_t{mode}}) {
+                       masks, int64_t{mode}, int64_t{spec.full_and_shorter}}) {
     key += std::to_string(part);
     key += '/';
   }

@@ -129,6 +129,17 @@ at::Tensor usable_scales(const char* op, const at::Tensor& scales) {
   return at::where(good, s, at::full_like(s, std::numeric_limits<float>::quiet_NaN()));
 }
 
+// Lengths of the output's positions for every channel's matmul: (B * C, positions).
+at::Tensor lengths_by_channel(const char* op, const at::Tensor& lengths, const c10::SymInt& batch,
+                              const c10::SymInt& channels, const c10::SymInt& positions) {
+  TORCH_CHECK_VALUE(lengths.dim() == 1 && lengths.sym_size(0) == batch * positions, op,
+                    ": row_stoc_len must have shape (B * Hout * Wout,) = (", batch * positions,
+                    ",) in a depthwise convolution, got ", lengths.sym_sizes());
+  return lengths.reshape_symint({batch, 1, positions})
+      .expand_symint({batch, channels, positions})
+      .reshape_symint({batch * channels, positions});
+}
+
 // One 3D product of batch B * C: every channel is a matmul of its own with one column.
 at::Tensor depthwise(const char* op, const at::Tensor& x, const at::Tensor& weight,
                      const Geometry& g, MatmulArgs k, const c10::SymInt& positions) {
@@ -143,8 +154,15 @@ at::Tensor depthwise(const char* op, const at::Tensor& x, const at::Tensor& weig
                     ": a depthwise convolution takes a config of kh * kw entries with chunk_d 0, "
                     "got chunk_d ",
                     k.chunk_d);
+  TORCH_CHECK_VALUE(!k.lengths.rung_table, op,
+                    ": rung_table does not apply to a depthwise convolution, whose products have "
+                    "one chunk; use row_stoc_len");
   k.chunk_d = 0;  // one chunk is the plain path
   const c10::SymInt batch = x.sym_size(0), channels = x.sym_size(1);
+  if (k.lengths.row_stoc_len) {
+    k.lengths.row_stoc_len =
+        lengths_by_channel(op, *k.lengths.row_stoc_len, batch, channels, positions);
+  }
   const at::Tensor one = x.reshape_symint({batch * channels, 1, x.sym_size(2), x.sym_size(3)});
   at::Tensor a = lower(one, g);  // (B * C, positions, taps)
   at::Tensor b = weight.reshape_symint({channels, taps});
@@ -207,7 +225,6 @@ at::Tensor run(const at::Tensor& input, const at::Tensor& weight,
   Geometry g = check(op, x, weight, bias, stride, dilation, groups);
   set_padding(op, g, padding);
   const c10::SymInt height = out_size(op, x, g, 0), width = out_size(op, x, g, 1);
-  if (k.smooth_scales && !k.smooth_scales->defined()) k.smooth_scales = std::nullopt;
   at::Tensor y = products(op, x, weight, g, k, height * width);
   if (bias && bias->defined()) y = y + bias->to(at::kFloat);
   y = y.to(x.scalar_type())
@@ -218,30 +235,22 @@ at::Tensor run(const at::Tensor& input, const at::Tensor& weight,
   return batched ? y : y.squeeze(0);
 }
 
+template <typename Padding>
 at::Tensor sc_conv2d(const at::Tensor& x, const at::Tensor& weight,
-                     const std::optional<at::Tensor>& bias, at::IntArrayRef stride,
-                     at::IntArrayRef padding, at::IntArrayRef dilation, int64_t groups,
-                     c10::string_view granularity, c10::string_view mode, int64_t sc_prec,
-                     std::optional<int64_t> stoc_len, int64_t chunk_d, int64_t group_a,
-                     int64_t group_b, std::optional<int64_t> rng_levels,
-                     std::optional<c10::string_view> config, bool halve_bipolar_stoc_len,
-                     const std::optional<at::Tensor>& smooth_scales) {
+                     const std::optional<at::Tensor>& bias, at::IntArrayRef stride, Padding padding,
+                     at::IntArrayRef dilation, int64_t groups, c10::string_view granularity,
+                     c10::string_view mode, int64_t sc_prec, std::optional<int64_t> stoc_len,
+                     int64_t chunk_d, int64_t group_a, int64_t group_b,
+                     std::optional<int64_t> rng_levels, std::optional<c10::string_view> config,
+                     bool halve_bipolar_stoc_len, const std::optional<at::Tensor>& smooth_scales,
+                     const std::optional<at::Tensor>& row_stoc_len,
+                     const std::optional<at::Tensor>& rung_table,
+                     at::OptionalIntArrayRef level_lens) {
   return run(x, weight, bias, stride, padding, dilation, groups,
-             {granularity, mode, sc_prec, stoc_len, chunk_d, group_a, group_b, rng_levels, config,
-              halve_bipolar_stoc_len, smooth_scales});
-}
-
-at::Tensor sc_conv2d_padding(const at::Tensor& x, const at::Tensor& weight,
-                             const std::optional<at::Tensor>& bias, at::IntArrayRef stride,
-                             c10::string_view padding, at::IntArrayRef dilation, int64_t groups,
-                             c10::string_view granularity, c10::string_view mode, int64_t sc_prec,
-                             std::optional<int64_t> stoc_len, int64_t chunk_d, int64_t group_a,
-                             int64_t group_b, std::optional<int64_t> rng_levels,
-                             std::optional<c10::string_view> config, bool halve_bipolar_stoc_len,
-                             const std::optional<at::Tensor>& smooth_scales) {
-  return run(x, weight, bias, stride, padding, dilation, groups,
-             {granularity, mode, sc_prec, stoc_len, chunk_d, group_a, group_b, rng_levels, config,
-              halve_bipolar_stoc_len, smooth_scales});
+             {granularity, mode, sc_prec,
+              {stoc_len, present(row_stoc_len), present(rung_table), level_lens},
+              chunk_d, group_a, group_b, rng_levels, config, halve_bipolar_stoc_len,
+              present(smooth_scales)});
 }
 
 template <typename Padding>
@@ -272,8 +281,8 @@ at::Tensor conv2d_lowered_rows_padding(const at::Tensor& x, const at::Tensor& we
 }  // namespace
 
 TORCH_LIBRARY_IMPL(scmp, CompositeImplicitAutograd, m) {
-  m.impl("sc_conv2d", sc_conv2d);
-  m.impl("sc_conv2d.padding", sc_conv2d_padding);
+  m.impl("sc_conv2d", sc_conv2d<at::IntArrayRef>);
+  m.impl("sc_conv2d.padding", sc_conv2d<c10::string_view>);
   m.impl("conv2d_lowered_rows", conv2d_lowered_rows);
   m.impl("conv2d_lowered_rows.padding", conv2d_lowered_rows_padding);
 }

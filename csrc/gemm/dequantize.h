@@ -20,7 +20,11 @@ enum class Epilogue {
 
 struct Dequantizer {
   Epilogue kind = Epilogue::row;
+  float qmax_squared = 0.0f;
   float c = 0.0f;
+  // Where rows (or rows by chunk) have streams of their own lengths: c of each, (batches * n,
+  // chunks); 0: the length is 0 and nothing is added, whatever the scales. Row and chunk kinds.
+  const float* row_c = nullptr;
   float tensor_scale = 0.0f;           // tensor kinds: scale_a * scale_b
   float zero_product = 0.0f;           // unipolar_tensor: D * zp_a * zp_b
   float a_zero = 0.0f, b_zero = 0.0f;  // unipolar_tensor
@@ -34,6 +38,11 @@ struct Dequantizer {
   const float* b_sum = nullptr;    // (batches * m,)
 };
 
+/// c of streams of `length` cycles.
+SCMP_HOST_DEVICE float length_factor(float qmax_squared, int length) {
+  return f32_mul(qmax_squared, f32_div(1.0f, static_cast<float>(length)));
+}
+
 /// (S * c) * (scale_a * scale_b): the row and chunk kinds.
 SCMP_HOST_DEVICE float scaled_value(float sum, float c, float a_scale, float b_scale) {
   return f32_mul(f32_mul(sum, c), f32_mul(a_scale, b_scale));
@@ -46,15 +55,22 @@ SCMP_HOST_DEVICE float unipolar_value(float sum, float c, float a_zero, float b_
 }
 
 #if !defined(__CUDACC__)
+/// Whether a row's sums over a chunk are wanted: not where its streams have length 0 there.
+static inline bool row_counts(const Dequantizer& q, int64_t batch, int64_t row, int64_t chunk) {
+  return !q.row_c || q.row_c[(batch * q.n + row) * q.chunks + chunk] != 0.0f;
+}
+
 /// Writes (chunk: adds to) `count` outputs of one row, whose sums for columns first.. are in
-/// `sums`.
+/// `sums`; nothing where the row does not count.
 template <typename Sum>
 static inline void dequantize_row(const Dequantizer& q, const Sum* sums, int64_t batch, int64_t row,
                                   int64_t chunk, int64_t first, int64_t count, float* y) {
   const int64_t a_row = batch * q.n + row, b_row = batch * q.m + first;
   const float a_scale = q.a_scale ? q.a_scale[a_row * q.chunks + chunk] : 0.0f;
   const float* b_scale = q.b_scale ? q.b_scale + (batch * q.chunks + chunk) * q.m + first : nullptr;
-  const float c = q.c, tensor_scale = q.tensor_scale;
+  const float c = q.row_c ? q.row_c[a_row * q.chunks + chunk] : q.c;
+  const float tensor_scale = q.tensor_scale;
+  if (q.row_c && c == 0.0f) return;
   switch (q.kind) {
     case Epilogue::row:
       for (int64_t i = 0; i < count; ++i) {

@@ -5,8 +5,8 @@
 
 namespace scmp {
 
-RankTables::RankTables(const StreamSet& streams, bool all_lanes)
-    : rows_(streams.length / kRankBits + 1), levels_(streams.levels) {
+RankTables::RankTables(const StreamSet& streams, RankOf operand, bool all_lanes)
+    : operand_(operand), rows_(streams.length / kRankBits + 1), levels_(streams.levels) {
   if (!all_lanes) return;
   words_ = Buffer<uint64_t>(streams.lanes * lane_words());
   for (int64_t i = 0; i < streams.lanes; ++i) {
@@ -20,7 +20,7 @@ int64_t RankTables::total_bytes(const StreamSet& streams) {
 }
 
 void RankTables::build_lane(const StreamSet& streams, int64_t lane, uint64_t* words) const {
-  const uint16_t* values = streams.b_lane(lane);
+  const uint16_t* values = operand_ == RankOf::a ? streams.a_lane(lane) : streams.b_lane(lane);
   std::vector<uint16_t> before(levels_ + 1, 0);  // counts of all earlier words
   std::vector<uint64_t> cycles_at(levels_);      // bit t: the value of cycle t of this word
   for (int row = 0; row < rows_; ++row) {

@@ -26,11 +26,13 @@ void reference_gemm(const GemmProblem& p, const ParallelFor& parallel) {
       const int16_t* b = p.b_codes + (batch * p.m + column) * p.d;
       for (int64_t chunk = 0; chunk < p.chunks; ++chunk) {
         const int64_t first = chunk * p.chunk, last = std::min(p.d, first + p.chunk);
+        const int length =
+            p.row_lengths ? p.row_lengths[(batch * p.n + row) * p.chunks + chunk] : streams.length;
         int64_t sum = 0;
         for (int64_t d = first; d < last; ++d) {
           const int64_t lane = streams.lane(d - first);
           const int64_t ones = count_ones(streams.a_lane(lane), streams.b_lane(lane),
-                                          streams.length, std::abs(a[d]), std::abs(b[d]));
+                                          length, std::abs(a[d]), std::abs(b[d]));
           sum += (a[d] < 0) != (b[d] < 0) ? -ones : ones;
         }
         dequantize_row(p.dequantizer, &sum, batch, row, chunk, column, 1, p.out + i);

@@ -1,6 +1,7 @@
 // The C++ functions: thin calls through the dispatcher.
 #include <ATen/core/dispatch/Dispatcher.h>
 
+#include "ops/sc_matmul.h"
 #include "scmp_kernels/scmp_kernels.h"
 
 namespace scmp {
@@ -14,14 +15,15 @@ auto find_op(const char* name) {
 }  // namespace
 
 at::Tensor sc_matmul(const at::Tensor& a, const at::Tensor& b, const MatmulOptions& o) {
-  static const auto op = find_op<at::Tensor(
-      const at::Tensor&, const at::Tensor&, c10::string_view, c10::string_view, int64_t,
-      std::optional<int64_t>, int64_t, int64_t, int64_t, std::optional<int64_t>,
-      std::optional<c10::string_view>, bool, const std::optional<at::Tensor>&)>("scmp::sc_matmul");
   std::optional<c10::string_view> config;
   if (o.config) config = *o.config;
-  return op.call(a, b, o.granularity, o.mode, o.sc_prec, o.stoc_len, o.chunk_d, o.group_a,
-                 o.group_b, o.rng_levels, config, o.halve_bipolar_stoc_len, o.smooth_scales);
+  at::OptionalIntArrayRef level_lens;
+  if (o.level_lens) level_lens = *o.level_lens;
+  return call_sc_matmul(
+      a, b,
+      {o.granularity, o.mode, o.sc_prec, {o.stoc_len, o.row_stoc_len, o.rung_table, level_lens},
+       o.chunk_d, o.group_a, o.group_b, o.rng_levels, config, o.halve_bipolar_stoc_len,
+       o.smooth_scales});
 }
 
 std::tuple<at::Tensor, at::Tensor> fused_quantize_bipolar(const at::Tensor& x, double abs_max,

@@ -6,10 +6,11 @@ TORCH_LIBRARY(scmp, m) {
       "sc_matmul(Tensor a, Tensor b, str granularity=\"per_row\", *, str mode=\"bipolar\", "
       "int sc_prec=8, int? stoc_len=None, int chunk_d=0, int group_a=1, int group_b=1, "
       "int? rng_levels=None, str? config=None, bool halve_bipolar_stoc_len=False, "
-      "Tensor? smooth_scales=None) -> Tensor");
+      "Tensor? smooth_scales=None, Tensor? row_stoc_len=None, Tensor? rung_table=None, "
+      "int[]? level_lens=None) -> Tensor");
   m.def(
-      "sc_matmul.prepared(Tensor a, Tensor[] b, str spec, *, int group_a=1, int? stoc_len=None) -> "
-      "Tensor");
+      "sc_matmul.prepared(Tensor a, Tensor[] b, str spec, *, int group_a=1, int? stoc_len=None, "
+      "Tensor? row_stoc_len=None, Tensor? rung_table=None, int[]? level_lens=None) -> Tensor");
   m.def(
       "prepare(Tensor b, str granularity=\"per_row\", *, str mode=\"bipolar\", int sc_prec=8, "
       "int chunk_d=0, int group_b=1, int? rng_levels=None, str? config=None, "
@@ -54,13 +55,15 @@ TORCH_LIBRARY(scmp, m) {
       "int[2] dilation=1, int groups=1, str granularity=\"per_row\", str mode=\"bipolar\", "
       "int sc_prec=8, int? stoc_len=None, int chunk_d=0, int group_a=1, int group_b=1, "
       "int? rng_levels=None, str? config=None, bool halve_bipolar_stoc_len=False, "
-      "Tensor? smooth_scales=None) -> Tensor");
+      "Tensor? smooth_scales=None, Tensor? row_stoc_len=None, Tensor? rung_table=None, "
+      "int[]? level_lens=None) -> Tensor");
   m.def(
       "sc_conv2d.padding(Tensor x, Tensor weight, Tensor? bias=None, *, int[2] stride=1, "
       "str padding=\"valid\", int[2] dilation=1, int groups=1, str granularity=\"per_row\", "
       "str mode=\"bipolar\", int sc_prec=8, int? stoc_len=None, int chunk_d=0, int group_a=1, "
       "int group_b=1, int? rng_levels=None, str? config=None, "
-      "bool halve_bipolar_stoc_len=False, Tensor? smooth_scales=None) -> Tensor");
+      "bool halve_bipolar_stoc_len=False, Tensor? smooth_scales=None, "
+      "Tensor? row_stoc_len=None, Tensor? rung_table=None, int[]? level_lens=None) -> Tensor");
   m.def(
       "conv2d_lowered_rows(Tensor x, Tensor weight, *, int[2] stride=1, int[2] padding=0, "
       "int[2] dilation=1) -> Tensor");

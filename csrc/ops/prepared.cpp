@@ -68,17 +68,16 @@ Prepared empty_prepared(const at::Tensor& b, const MatmulKnobs& knobs, bool smoo
   return from_list(list);
 }
 
-PreparedCall check_prepared_b(const char* op, at::TensorList b, c10::string_view text,
-                              int64_t group_a, std::optional<int64_t> stoc_len) {
+PreparedCall check_prepared_b(const char* op, at::TensorList b, const PreparedArgs& args) {
   PreparedCall call;
-  call.spec = with_value_errors(op, [&] { return read_prepared_spec(std::string(text)); });
+  call.spec = with_value_errors(op, [&] { return read_prepared_spec(std::string(args.spec)); });
   const PreparedSpec& spec = *call.spec;
   std::optional<c10::string_view> config;
   if (spec.config) config = *spec.config;
   call.knobs = check_matmul_knobs(
       op, static_cast<int64_t>(spec.shape.size()), spec.depth(),
-      {spec.granularity, spec.mode, spec.sc_prec, stoc_len, spec.chunk_d, group_a, spec.group_b,
-       spec.rng_levels, config, spec.halve_bipolar_stoc_len, std::nullopt});
+      {spec.granularity, spec.mode, spec.sc_prec, args.lengths, spec.chunk_d, args.group_a,
+       spec.group_b, spec.rng_levels, config, spec.halve_bipolar_stoc_len, std::nullopt});
   check_environment(op, spec, call.knobs.scramble);
 
   const std::vector<Part> parts = parts_of(spec.shape, call.knobs, spec.smooth);
@@ -108,11 +107,10 @@ PreparedCall check_prepared_b(const char* op, at::TensorList b, c10::string_view
   return call;
 }
 
-PreparedCall check_prepared(const at::Tensor& a, at::TensorList b, c10::string_view text,
-                            int64_t group_a, std::optional<int64_t> stoc_len) {
+PreparedCall check_prepared(const at::Tensor& a, at::TensorList b, const PreparedArgs& args) {
   check_rank(kOp, "a", a, 2, 3);
   check_dtype(kOp, "a", a);
-  PreparedCall call = check_prepared_b(kOp, b, text, group_a, stoc_len);
+  PreparedCall call = check_prepared_b(kOp, b, args);
   const PreparedSpec& spec = *call.spec;
   const auto rank = static_cast<int64_t>(spec.shape.size());
   TORCH_CHECK_VALUE(a.device() == b[0].device(), kOp, ": the prepared b must be on a's device ",
@@ -125,6 +123,7 @@ PreparedCall check_prepared(const at::Tensor& a, at::TensorList b, c10::string_v
   TORCH_CHECK_VALUE(rank == 2 || a.sym_size(0) == spec.batches(), kOp,
                     ": a must have the prepared b's batch (first) size ", spec.batches(), ", got ",
                     a.sym_size(0));
+  check_lengths_of_rows(kOp, a, args.lengths, call.knobs);
   return call;
 }
 

@@ -5,6 +5,8 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 
+#include <algorithm>
+
 #include "cache/stream_cache.h"
 #include "ops/tensor_checks.h"
 #include "ops/value_error.h"
@@ -79,7 +81,8 @@ void check_lengths(const char* op, const MatmulArgs& args, MatmulKnobs& knobs) {
     return static_cast<int>(*value);
   };
   knobs.sc_prec = static_cast<int>(args.sc_prec);
-  knobs.length = resolve("stoc_len", args.stoc_len);
+  knobs.length = resolve("stoc_len", args.lengths.stoc_len);
+  knobs.longest = static_cast<int>(halve ? base / 2 : base);
   knobs.levels = resolve("rng_levels", args.rng_levels);
 }
 
@@ -117,21 +120,20 @@ at::Tensor call_sc_matmul(const at::Tensor& a, const at::Tensor& b, const Matmul
   static const auto op =
       c10::Dispatcher::singleton()
           .findSchemaOrThrow("scmp::sc_matmul", "")
-          .typed<at::Tensor(const at::Tensor&, const at::Tensor&, c10::string_view,
-                            c10::string_view, int64_t, std::optional<int64_t>, int64_t, int64_t,
-                            int64_t, std::optional<int64_t>, std::optional<c10::string_view>, bool,
-                            const std::optional<at::Tensor>&)>();
-  return op.call(a, b, args.granularity, args.mode, args.sc_prec, args.stoc_len, args.chunk_d,
+          .typed<decltype(sc_matmul_kernel<nullptr>)>();
+  const LengthArgs& l = args.lengths;
+  return op.call(a, b, args.granularity, args.mode, args.sc_prec, l.stoc_len, args.chunk_d,
                  args.group_a, args.group_b, args.rng_levels, args.config,
-                 args.halve_bipolar_stoc_len, args.smooth_scales);
+                 args.halve_bipolar_stoc_len, args.smooth_scales, l.row_stoc_len, l.rung_table,
+                 l.level_lens);
 }
 
-at::Tensor make_output(const at::Tensor& a, int64_t columns) {
+at::Tensor make_output(const at::Tensor& a, int64_t columns, bool zeroed) {
   auto shape = a.sizes().vec();
   const int64_t depth = shape.back();
   shape.back() = columns;
   const auto options = a.options().dtype(at::kFloat);
-  return depth == 0 ? at::zeros(shape, options) : at::empty(shape, options);
+  return zeroed || depth == 0 ? at::zeros(shape, options) : at::empty(shape, options);
 }
 
 MatmulKnobs check_matmul_knobs(const char* op, int64_t rank, const c10::SymInt& depth,
@@ -143,6 +145,7 @@ MatmulKnobs check_matmul_knobs(const char* op, int64_t rank, const c10::SymInt& 
   knobs.unipolar = args.mode == "unipolar";
   check_grouping(op, rank, args, knobs.granularity);
   check_lengths(op, args, knobs);
+  knobs.by_row = false;
   knobs.chunk_d = args.chunk_d;
   knobs.group_a = args.group_a;
   knobs.group_b = args.group_b;
@@ -160,9 +163,28 @@ MatmulKnobs check_matmul_knobs(const char* op, int64_t rank, const c10::SymInt& 
 MatmulKnobs check_sc_matmul(const char* op, const at::Tensor& a, const at::Tensor& b,
                             const MatmulArgs& args) {
   check_operands(op, a, b);
-  const MatmulKnobs knobs = check_matmul_knobs(op, a.dim(), a.sym_size(-1), args);
+  MatmulKnobs knobs = check_matmul_knobs(op, a.dim(), a.sym_size(-1), args);
   check_smooth_scales(op, "a", a, args.smooth_scales);
+  check_lengths_of_rows(op, a, args.lengths, knobs);
   return knobs;
+}
+
+void check_lengths_of_rows(const char* op, const at::Tensor& a, const LengthArgs& lengths,
+                           MatmulKnobs& knobs) {
+  if (!lengths.by_row() && !lengths.level_lens) return;
+  const char* forms = "lengths by row (row_stoc_len, rung_table)";
+  TORCH_CHECK_VALUE(knobs.granularity == Granularity::per_row, op, ": ", forms,
+                    " need granularity 'per_row', got '",
+                    knobs.granularity == Granularity::per_head ? "per_head" : "per_tensor", "'");
+  TORCH_CHECK_VALUE(!knobs.unipolar, op, ": ", forms, " need mode 'bipolar', got 'unipolar'");
+  check_row_lengths(op, a, lengths, knobs.chunk_d, knobs.longest);
+  knobs.by_row = true;
+  knobs.length = knobs.longest;
+  if (lengths.level_lens) {
+    const auto& levels = *lengths.level_lens;
+    knobs.length =
+        std::max<int>(1, static_cast<int>(*std::max_element(levels.begin(), levels.end())));
+  }
 }
 
 MatmulKnobs check_prepare(const char* op, const at::Tensor& b, const MatmulArgs& args) {
@@ -258,7 +280,8 @@ Dequantizer make_dequantizer(const MatmulKnobs& knobs, const MatmulPlan& plan, i
       break;
   }
   const float qmax = static_cast<float>(plan.scheme.qmax);
-  q.c = f32_mul(f32_mul(qmax, qmax), f32_div(1.0f, static_cast<float>(knobs.length)));
+  q.qmax_squared = f32_mul(qmax, qmax);
+  q.c = length_factor(q.qmax_squared, knobs.length);
   q.depth = static_cast<float>(depth);
   q.chunks = plan.chunks;
   return q;

@@ -9,6 +9,7 @@
 
 #include "gemm/dequantize.h"
 #include "ops/prepared_spec.h"
+#include "ops/row_lengths.h"
 #include "quant/quantize.h"
 #include "streams/prepare.h"
 
@@ -20,7 +21,7 @@ enum class Granularity { per_row, per_tensor, per_head };
 struct MatmulArgs {
   c10::string_view granularity, mode;
   int64_t sc_prec;
-  std::optional<int64_t> stoc_len;
+  LengthArgs lengths;
   int64_t chunk_d, group_a, group_b;
   std::optional<int64_t> rng_levels;
   std::optional<c10::string_view> config;
@@ -28,17 +29,36 @@ struct MatmulArgs {
   std::optional<at::Tensor> smooth_scales;
 };
 
+/// A kernel of the operator from one that takes the arguments bundled.
+template <at::Tensor (*kernel)(const at::Tensor&, const at::Tensor&, const MatmulArgs&)>
+at::Tensor sc_matmul_kernel(
+    const at::Tensor& a, const at::Tensor& b, c10::string_view granularity, c10::string_view mode,
+    int64_t sc_prec, std::optional<int64_t> stoc_len, int64_t chunk_d, int64_t group_a,
+    int64_t group_b, std::optional<int64_t> rng_levels, std::optional<c10::string_view> config,
+    bool halve_bipolar_stoc_len, const std::optional<at::Tensor>& smooth_scales,
+    const std::optional<at::Tensor>& row_stoc_len, const std::optional<at::Tensor>& rung_table,
+    at::OptionalIntArrayRef level_lens) {
+  return kernel(a, b,
+                {granularity, mode, sc_prec,
+                 {stoc_len, present(row_stoc_len), present(rung_table), level_lens},
+                 chunk_d, group_a, group_b, rng_levels, config, halve_bipolar_stoc_len,
+                 present(smooth_scales)});
+}
+
 /// The operator through the dispatcher, `args` after its operands.
 at::Tensor call_sc_matmul(const at::Tensor& a, const at::Tensor& b, const MatmulArgs& args);
 
-/// (..., N, columns) float32 for a of (..., N, D): filled with zeros where D is 0, else not yet.
-at::Tensor make_output(const at::Tensor& a, int64_t columns);
+/// (..., N, columns) float32 for a of (..., N, D): filled with zeros where D is 0 or `zeroed`, else
+/// not yet.
+at::Tensor make_output(const at::Tensor& a, int64_t columns, bool zeroed);
 
 /// Checked and resolved knobs.
 struct MatmulKnobs {
   Granularity granularity;
   bool unipolar;
   int sc_prec, length, levels;
+  int longest;  // length that a row can have: 2**sc_prec, or half of it
+  bool by_row;  // rows have lengths of their own, at most `length`
   int64_t chunk_d, group_a, group_b;
   ScrambleSettings scramble;
   bool sync_checks;  // SCMP_SYNC_CHECKS: look at values that only the device knows
@@ -54,6 +74,10 @@ MatmulKnobs check_sc_matmul(const char* op, const at::Tensor& a, const at::Tenso
 /// The same without the tensors: operands of this rank, contracted over `depth`.
 MatmulKnobs check_matmul_knobs(const char* op, int64_t rank, const c10::SymInt& depth,
                                const MatmulArgs& args);
+
+/// Lengths by row against a and the knobs, which take over what follows from them.
+void check_lengths_of_rows(const char* op, const at::Tensor& a, const LengthArgs& lengths,
+                           MatmulKnobs& knobs);
 
 /// The same for an operand b alone (a Prepared has no group_a and no length).
 MatmulKnobs check_prepare(const char* op, const at::Tensor& b, const MatmulArgs& args);
@@ -77,6 +101,24 @@ struct Prepared {
 /// Uninitialised tensors of the right shapes for b's knobs, without `expanded`.
 Prepared empty_prepared(const at::Tensor& b, const MatmulKnobs& knobs, bool smooth);
 
+/// The operator's arguments after a and b's tensors.
+struct PreparedArgs {
+  c10::string_view spec;
+  int64_t group_a;
+  LengthArgs lengths;
+};
+
+/// A kernel of the operator from one that takes the arguments bundled.
+template <at::Tensor (*kernel)(const at::Tensor&, at::TensorList, const PreparedArgs&)>
+at::Tensor prepared_kernel(const at::Tensor& a, at::TensorList b, c10::string_view spec,
+                           int64_t group_a, std::optional<int64_t> stoc_len,
+                           const std::optional<at::Tensor>& row_stoc_len,
+                           const std::optional<at::Tensor>& rung_table,
+                           at::OptionalIntArrayRef level_lens) {
+  return kernel(
+      a, b, {spec, group_a, {stoc_len, present(row_stoc_len), present(rung_table), level_lens}});
+}
+
 /// Knobs of sc_matmul.prepared and its b.
 struct PreparedCall {
   std::shared_ptr<const PreparedSpec> spec;
@@ -86,10 +128,8 @@ struct PreparedCall {
 
 /// Raises ValueError where the tensors, the environment or the call do not fit the spec; then the
 /// same with a.
-PreparedCall check_prepared_b(const char* op, at::TensorList b, c10::string_view spec,
-                              int64_t group_a, std::optional<int64_t> stoc_len);
-PreparedCall check_prepared(const at::Tensor& a, at::TensorList b, c10::string_view spec,
-                            int64_t group_a, std::optional<int64_t> stoc_len);
+PreparedCall check_prepared_b(const char* op, at::TensorList b, const PreparedArgs& args);
+PreparedCall check_prepared(const at::Tensor& a, at::TensorList b, const PreparedArgs& args);
 
 /// Raises ValueError for codes that no prepare made (a CPU tensor; a corrupted checkpoint).
 void check_codes(const char* op, const at::Tensor& codes, const MatmulKnobs& knobs);

@@ -48,6 +48,40 @@ void find_tops(StreamSet& set) {
   }
 }
 
+// Lanes of `shorter` (one cycle short of `full`) and `full` in turn.
+StreamSet interleave(const StreamSet& shorter, const StreamSet& full) {
+  StreamSet set;
+  set.length = full.length;
+  set.levels = full.levels;
+  const auto append = [&](const StreamSet& from, int64_t lane) {
+    set.a.insert(set.a.end(), from.a_lane(lane), from.a_lane(lane) + from.length);
+    set.b.insert(set.b.end(), from.b_lane(lane), from.b_lane(lane) + from.length);
+    set.a.resize(++set.lanes * set.length, 0);  // the cycle that shorter streams never reach
+    set.b.resize(set.lanes * set.length, 0);
+  };
+  if (shorter.lane_of.empty()) {
+    for (int64_t lane = 0; lane < shorter.lanes; ++lane) {
+      append(shorter, lane);
+      append(full, full.lane(lane));
+    }
+  } else {
+    for (int64_t lane = 0; lane < shorter.lanes; ++lane) append(shorter, lane);
+    for (int64_t lane = 0; lane < full.lanes; ++lane) append(full, lane);
+    for (size_t position = 0; position < shorter.lane_of.size(); ++position) {
+      set.lane_of.push_back(shorter.lane_of[position]);
+      set.lane_of.push_back(static_cast<int32_t>(shorter.lanes) + full.lane_of[position]);
+    }
+  }
+  find_tops(set);
+  return set;
+}
+
+StreamSpec of_length(StreamSpec spec, int length) {
+  spec.length = length;
+  spec.full_and_shorter = false;
+  return spec;
+}
+
 }  // namespace
 
 bool scrambles(const StreamSpec& spec) {
@@ -57,7 +91,17 @@ bool scrambles(const StreamSpec& spec) {
   return spec.scramble.rescaled_grid;
 }
 
+bool lengths_share_sequences(const StreamSpec& spec) {
+  const int base = 1 << spec.sc_prec;
+  return scrambles(of_length(spec, base)) == scrambles(of_length(spec, base - 1));
+}
+
 StreamSet prepare_streams(const StreamSpec& spec) {
+  if (spec.full_and_shorter) {
+    const int base = 1 << spec.sc_prec;
+    return interleave(prepare_streams(of_length(spec, base - 1)),
+                      prepare_streams(of_length(spec, base)));
+  }
   StreamSet set;
   set.length = spec.length;
   set.levels = spec.levels;

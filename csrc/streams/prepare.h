@@ -18,6 +18,9 @@ struct StreamSpec {
   int64_t positions = 0;  // of the call, or of one chunk
   ScrambleSettings scramble;
   std::shared_ptr<const RngConfig> config;  // null: default Sobol pair
+  // For calls that mix full sequences with shorter ones on a grid where those differ: the set then
+  // has 2 * positions, position j of the call as shortened at 2j and as full at 2j + 1.
+  bool full_and_shorter = false;
 };
 
 /// Positions with equal sequences share a lane: the default config has at most `masks` of them.
@@ -41,6 +44,10 @@ struct StreamSet {
 
 /// Whether the settings and lengths call for scrambling at all.
 bool scrambles(const StreamSpec& spec);
+
+/// Whether the sequences of every length are prefixes of one: a full sequence on the full grid may
+/// be another than the shorter ones.
+bool lengths_share_sequences(const StreamSpec& spec);
 
 StreamSet prepare_streams(const StreamSpec& spec);
 

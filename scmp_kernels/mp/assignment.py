@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from scmp_kernels.mp.checks import check_dict, check_level_count, check_levels
+from scmp_kernels.sc.config import is_recording
 from scmp_kernels.sc.rng import one_line
 
 _OWNER = "RowAssignment"
@@ -88,7 +89,8 @@ class RowAssignment:
         self.row_levels = _check_rows("row_levels", row_levels)
         self.stoc_len_levels = check_levels(_OWNER, name, levels)
         check_level_count(_OWNER, name, self.stoc_len_levels, 1)
-        if row_levels.device.type == "cpu" and row_levels.numel():
+        # A graph that is being recorded has no values to look at.
+        if row_levels.device.type == "cpu" and not is_recording() and row_levels.numel():
             low, high = (int(value) for value in row_levels.aminmax())
             last = len(self.stoc_len_levels) - 1
             if low < 0 or high > last:

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from scmp_kernels.sc.config import config_argument
+from scmp_kernels.sc.lengths import length_arguments, longest_stream
 
 _Size = int | Sequence[int]
 
@@ -22,7 +23,7 @@ def sc_conv2d(
     granularity: str = "per_row",
     mode: str = "bipolar",
     sc_prec: int = 8,
-    stoc_len: int | None = None,
+    stoc_len: int | torch.Tensor | None = None,
     chunk_d: int = 0,
     group_a: int = 1,
     group_b: int = 1,
@@ -30,6 +31,8 @@ def sc_conv2d(
     config: Mapping[str, Any] | str | None = None,
     halve_bipolar_stoc_len: bool = False,
     smooth_scales: torch.Tensor | None = None,
+    rung_table: torch.Tensor | None = None,
+    level_lens: Sequence[int] | None = None,
 ) -> torch.Tensor:
     """``conv2d(x, weight, bias)`` computed by stochastic-computing multipliers, bit for bit.
 
@@ -45,8 +48,10 @@ def sc_conv2d(
         padding: int or pair of zeros around x, ``"same"`` (stride 1) or ``"valid"``.
         groups: groups of channels.
         granularity, mode, sc_prec, stoc_len, chunk_d, group_a, group_b, rng_levels, config,
-            halve_bipolar_stoc_len: as in `sc_matmul`, of each group's product. A depthwise
-            convolution needs granularity "per_row", and chunk_d at least kh * kw where it is not 0.
+            halve_bipolar_stoc_len, rung_table, level_lens: as in `sc_matmul`, of each group's
+            product, whose rows are the B * Hout * Wout output positions: lengths by row are the
+            same for all groups and channels. A depthwise convolution needs granularity "per_row",
+            chunk_d at least kh * kw where it is not 0, and takes no rung_table.
         smooth_scales: (Cin * kh * kw,) positive, a slice per group.
 
     Returns:
@@ -69,7 +74,6 @@ def sc_conv2d(
         granularity=granularity,
         mode=mode,
         sc_prec=sc_prec,
-        stoc_len=stoc_len,
         chunk_d=chunk_d,
         group_a=group_a,
         group_b=group_b,
@@ -77,6 +81,14 @@ def sc_conv2d(
         config=None if config is None else config_argument(config),
         halve_bipolar_stoc_len=halve_bipolar_stoc_len,
         smooth_scales=smooth_scales,
+        **length_arguments(
+            "sc_conv2d",
+            x,
+            stoc_len,
+            rung_table,
+            level_lens,
+            longest_stream(sc_prec, mode, halve_bipolar_stoc_len),
+        ),
     )
 
 

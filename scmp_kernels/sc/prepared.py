@@ -9,6 +9,7 @@ from torch import nn
 from torch.compiler import is_compiling
 
 from scmp_kernels.sc.config import StreamConfig, config_argument, is_recording
+from scmp_kernels.sc.lengths import longest_stream
 
 _BUFFERS = ("codes", "scales", "zero_points", "level_sums", "tensor_affine", "smooth_scales")
 _KNOBS = (
@@ -116,6 +117,10 @@ class Prepared(nn.Module):
         self._expanded, self._expanded_from = bits, self._codes_version()
         return bits
 
+    def longest_stream(self) -> int:
+        """The most cycles that a call's streams can have."""
+        return longest_stream(self.sc_prec, self.mode, self.halve_bipolar_stoc_len)
+
     def call_spec(self) -> str:
         """The spec as a call passes it: whole where the call may be recorded in a graph."""
         return self.spec if is_recording() else self._call_spec
@@ -135,8 +140,7 @@ class Prepared(nn.Module):
             else:
                 expected = made_for
                 if name == "rng_levels" and made_for is None:  # what None stands for
-                    halved = self.halve_bipolar_stoc_len and self.mode == "bipolar"
-                    expected = 2**self.sc_prec // (2 if halved else 1)
+                    expected = self.longest_stream()
                 same = type(value) is type(expected) and value == expected
             if not same:
                 raise ValueError(
@@ -228,7 +232,7 @@ def prepare(
     Args:
         b: (M, D) or (B, M, D), float16, bfloat16, float32 or float64; must not require grad.
         granularity, mode, sc_prec, chunk_d, group_b, rng_levels, config, halve_bipolar_stoc_len,
-            smooth_scales: as in `sc_matmul`. ``group_a`` and ``stoc_len`` stay free per call.
+            smooth_scales: as in `sc_matmul`. ``group_a`` and stream lengths stay free.
         expand: on CUDA also keep b's bit patterns, for calls that name no ``stoc_len`` (18 bytes
             per element at 128 cycles). The CPU kernels read codes and gain nothing.
 

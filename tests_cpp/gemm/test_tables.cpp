@@ -83,7 +83,7 @@ TEST_CASE("rank tables answer every product") {
       {8, 256, 256}, {9, 512, 512}, {12, 4096, 4096}, {12, 3000, 100}, {10, 1, 1}};
   for (const Grid& grid : grids) {
     const StreamSet streams = streams_of(grid.sc_prec, grid.length, grid.levels);
-    const RankTables tables(streams, true);
+    const RankTables tables(streams, RankOf::b, true);
     std::vector<uint16_t> cycles(grid.levels + 1);
     for (int64_t lane = 0; lane < streams.lanes; ++lane) {
       prefix_counts(streams.a_lane(lane), grid.length, grid.levels, cycles.data());

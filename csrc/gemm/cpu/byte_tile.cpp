@@ -92,6 +92,7 @@ struct TileTask {
     const uint32_t flip_word = static_cast<uint32_t>(layout.flip()) * 0x01010101u;
     const int64_t first = b * plan.a.rows + batch * p.n + first_row;
     for (int64_t r = 0; r < rows; ++r) {
+      if (!row_counts(p.dequantizer, batch, first_row + r, plan.blocks[b].chunk)) continue;
       const int16_t* k = plan.a.k.data() + (first + r) * kBlock + begin;
       alignas(64) uint32_t offset[kPass], flip[kPass];
       for (int i = 0; i < kPass; ++i) {
@@ -113,6 +114,7 @@ struct TileTask {
   void finish_row(const Sum* row_sums, int64_t r, int64_t chunk, size_t first_block,
                   size_t last_block) {
     const int64_t row = first_row + r;
+    if (!row_counts(p.dequantizer, batch, row, chunk)) return;
     const int columns = tile.columns;
     const int32_t* constant = tile.layer_constant.data() + chunk * columns;
     alignas(64) int32_t total[kTileColumns];

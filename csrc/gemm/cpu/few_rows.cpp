@@ -29,9 +29,11 @@ Buffer<int16_t> make_tables(const GemmProblem& p, const ParallelFor& parallel) {
                const int64_t position = i % p.d;
                const int64_t lane = streams.lane(position % p.chunk);
                const uint16_t *a = streams.a_lane(lane), *b = streams.b_lane(lane);
-               const int code = p.a_codes[i];
-               int cycles = 0;
-               for (int t = 0; t < streams.length; ++t) cycles += a[t] < std::abs(code);
+               const int code = p.a_cycles ? p.a_cycles[i] : p.a_codes[i];
+               int cycles = p.a_cycles ? std::abs(code) : 0;
+               for (int t = 0; !p.a_cycles && t < streams.length; ++t) {
+                 cycles += a[t] < std::abs(code);
+               }
                int16_t* table = tables.data() + i * entries;
                std::fill(table, table + entries, int16_t{0});
                const auto one = static_cast<int16_t>(code < 0 ? -1 : 1);
@@ -72,6 +74,7 @@ void few_rows_gemm(const GemmProblem& p, const ParallelFor& parallel) {
         const int16_t* row_tables = tables.data() + (batch * p.n + row) * p.d * entries;
         float* y = p.out + (batch * p.n + row) * p.m + first;
         for (int64_t chunk = 0; chunk < p.chunks; ++chunk) {
+          if (!row_counts(p.dequantizer, batch, row, chunk)) continue;
           const int64_t last = std::min(p.d, (chunk + 1) * p.chunk);
           std::fill(sums.begin(), sums.end(), 0);
           for (int64_t d = chunk * p.chunk; d < last; d += kSlice) {

@@ -24,12 +24,14 @@ Isa isa_of(CpuKernel kernel) {
                                      : Isa::scalar;
 }
 
-// Tables of all lanes from the cache, or (too large to keep) one that builds lanes where needed.
-template <typename Tables>
-std::shared_ptr<const Tables> tables_for(const GemmProblem& p, const char* kind, int64_t bytes) {
+// Tables of all lanes from the cache, or (too large to keep) one that builds lanes where needed;
+// `make` takes whether they are to hold the lanes.
+template <typename Make>
+auto tables_for(const GemmProblem& p, const char* kind, int64_t bytes, const Make& make) {
+  using Tables = decltype(make(true));
   const int64_t most = std::min(rng_cache().limit() / 2, kLargestTables);
-  if (bytes > most) return std::make_shared<const Tables>(*p.streams, false);
-  return rng_cache().get<Tables>(kind + p.stream_key, [&] { return Tables(*p.streams, true); });
+  if (bytes > most) return std::make_shared<const Tables>(make(false));
+  return rng_cache().get<Tables>(kind + p.stream_key, [&] { return make(true); });
 }
 
 }  // namespace
@@ -40,9 +42,13 @@ void cpu_gemm(const GemmProblem& p, CpuKernel kernel, const ParallelFor& paralle
   const ByteLayout layout = choose_byte_layout(*p.streams);
   if (layout.usable && std::min(p.chunk, p.d) < kLongestByteSum / 256) {
     const int64_t bytes = ByteTables::total_bytes(*p.streams, layout);
-    return byte_gemm(p, tables_for<ByteTables>(p, "bytes/", bytes), isa_of(kernel), parallel);
+    const auto tables = tables_for(p, "bytes/", bytes,
+                                   [&](bool lanes) { return ByteTables(*p.streams, lanes); });
+    return byte_gemm(p, tables, isa_of(kernel), parallel);
   }
-  const auto tables = tables_for<RankTables>(p, "rank/", RankTables::total_bytes(*p.streams));
+  const auto tables =
+      tables_for(p, "rank/", RankTables::total_bytes(*p.streams),
+                 [&](bool lanes) { return RankTables(*p.streams, RankOf::b, lanes); });
   if (!tables->has_lanes() && p.n * p.m < kFewOutputs) return reference_gemm(p, parallel);
   rank_gemm(p, tables, isa_of(kernel), parallel);
 }

@@ -1,6 +1,7 @@
 #include "gemm/cpu/pack.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 
 #include "gemm/cpu/bit_masks.h"
@@ -137,6 +138,44 @@ PackedTile pack_tile(const GemmProblem& p, const std::vector<BlockRange>& blocks
   return tile;
 }
 
+// e(k) of every number k of cycles, for the positions of a block: rows of (length + 1).
+void build_extras(const StreamSet& streams, const BlockRange& block, int64_t chunk_start,
+                  int16_t* tops) {
+  for (int i = 0; i < block.count; ++i, tops += streams.length + 1) {
+    const uint16_t* values = streams.b_lane(streams.lane(block.first - chunk_start + i));
+    tops[0] = 0;
+    for (int k = 0; k < streams.length; ++k) {
+      tops[k + 1] = static_cast<int16_t>(tops[k] + (values[k] == streams.levels - 1));
+    }
+  }
+}
+
+// pack_a where the cycles are known: rows have streams of their own lengths.
+void pack_cycles(const GemmProblem& p, const std::vector<BlockRange>& blocks,
+                 const ByteLayout& layout, const ParallelFor& parallel, PackedA& packed) {
+  const int64_t count = static_cast<int64_t>(blocks.size()), stride = p.streams->length + 1;
+  parallel(count, 1, [&](int64_t begin, int64_t end) {
+    Buffer<int16_t> tops(layout.capped ? kBlock * stride : 0);
+    for (int64_t b = begin; b < end; ++b) {
+      const BlockRange& block = blocks[b];
+      if (layout.capped) build_extras(*p.streams, block, block.chunk * p.chunk, tops.data());
+      for (int64_t row = 0; row < packed.rows; ++row) {
+        const int16_t* cycles = p.a_cycles + row * p.d + block.first;
+        int16_t* k = packed.k.data() + (b * packed.rows + row) * kBlock;
+        std::copy_n(cycles, block.count, k);
+        std::fill(k + block.count, k + kBlock, int16_t{0});
+        packed.negative[row * count + b] = negative_mask(k, block.count);
+        if (!layout.capped) continue;
+        uint8_t* e = packed.e.data() + (b * packed.rows + row) * kBlock;
+        for (int i = 0; i < block.count; ++i) {
+          const int extra = tops[i * stride + std::abs(k[i])];
+          e[i] = static_cast<uint8_t>(layout.offset() + (k[i] < 0 ? -extra : extra));
+        }
+      }
+    }
+  });
+}
+
 }  // namespace
 
 std::vector<BlockRange> make_blocks(const GemmProblem& p) {
@@ -159,6 +198,10 @@ PackedA pack_a(const GemmProblem& p, const std::vector<BlockRange>& blocks,
   packed.k = Buffer<int16_t>(count * rows * kBlock);
   packed.negative = Buffer<uint64_t>(rows * count);
   if (capped) packed.e = Buffer<uint8_t>(count * rows * kBlock);
+  if (p.a_cycles) {
+    pack_cycles(p, blocks, tables.layout(), parallel, packed);
+    return packed;
+  }
   const int64_t encode_size = tables.encode_size();
   const bool cached = tables.has_lanes();
   // Rows are the parallel axis when the encode tables exist, blocks when they are built on the fly.

@@ -65,7 +65,8 @@ void rank_gemm(const GemmProblem& p, std::shared_ptr<const RankTables> tables, I
   plan.tables = tables.get();
   plan.column_tiles = (p.m + kRankColumns - 1) / kRankColumns;
   plan.row_tiles = (p.n + kRankRows - 1) / kRankRows;
-  plan.a_cycles = encode_a(p, parallel);
+  const Buffer<int16_t> encoded = p.a_cycles ? Buffer<int16_t>() : encode_a(p, parallel);
+  plan.a_cycles = p.a_cycles ? p.a_cycles : encoded.data();
   plan.b_codes = tile_b(p, plan.column_tiles, parallel);
   const int64_t products = std::min<int64_t>(kRankRows, p.n) * kRankColumns * p.d;
   dynamic_for(p.batches * plan.column_tiles * plan.row_tiles,

@@ -17,7 +17,7 @@ constexpr int kRankRows = 64, kRankColumns = 64;
 struct RankPlan {
   const GemmProblem* problem;
   const RankTables* tables;
-  Buffer<int16_t> a_cycles;  // (batches * n, d) sign * cycles
+  const int16_t* a_cycles;  // (batches * n, d) sign * cycles
   Buffer<int16_t> b_codes;   // (batches, column tiles, d, 64) codes, zero-padded
   int64_t column_tiles, row_tiles;
 };

@@ -10,6 +10,7 @@
 #include <optional>
 #include <string>
 #include <tuple>
+#include <vector>
 
 #include "scmp_kernels/control.h"
 #include "scmp_kernels/export.h"
@@ -28,6 +29,9 @@ struct MatmulOptions {
   std::optional<std::string> config;    // JSON; empty: the default Sobol pair
   bool halve_bipolar_stoc_len = false;
   std::optional<at::Tensor> smooth_scales;  // (D,)
+  std::optional<at::Tensor> row_stoc_len;   // integers (N,), (B, N) or (N, chunks): cycles by row
+  std::optional<at::Tensor> rung_table;     // integers (N, chunks): indices into level_lens
+  std::optional<std::vector<int64_t>> level_lens;
 };
 
 /// a (N, D) or (B, N, D), b (M, D) or (B, M, D) -> float32 (N, M) or (B, N, M): a @ b.T in

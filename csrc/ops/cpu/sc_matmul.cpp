@@ -8,6 +8,7 @@
 
 #include "cache/stream_cache.h"
 #include "gemm/cpu/gemm_cpu.h"
+#include "gemm/cpu/row_lengths.h"
 #include "ops/cpu/tensor_source.h"
 #include "ops/smooth_scales.h"
 
@@ -83,10 +84,10 @@ void smooth(Source& source, Smoothing smoothing, const at::Tensor& scales) {
   source.smooth_scales = scales.const_data_ptr<float>();
 }
 
-// Quantizes a and multiplies; `out` has elements and depth is not 0.
+// Quantizes a and multiplies; `out` has elements and depth is not 0. Where rows have lengths of
+// their own, `lengths` holds them by row and chunk, and `out` is zeros.
 void multiply(const Source& a, const OperandB& b, const MatmulKnobs& knobs, const MatmulPlan& plan,
-              float* out) {
-  const auto streams = cached_streams(plan.streams);
+              const int16_t* lengths, float* out) {
   const QuantizedOperand qa =
       quantize_operand(a, plan.scheme, plan.a_grouping, knobs.levels, parallel_for);
   GemmProblem problem;
@@ -99,8 +100,6 @@ void multiply(const Source& a, const OperandB& b, const MatmulKnobs& knobs, cons
   problem.unipolar = knobs.unipolar;
   problem.a_codes = qa.codes.data();
   problem.b_codes = b.codes;
-  problem.streams = streams.get();
-  problem.stream_key = stream_key(plan.streams);
   problem.out = out;
 
   Dequantizer& q = problem.dequantizer;
@@ -129,31 +128,36 @@ void multiply(const Source& a, const OperandB& b, const MatmulKnobs& knobs, cons
       q.b_zeros = b.zero_points;
     }
   }
-  cpu_gemm(problem, current_cpu_kernel(), parallel_for);
+  const CpuKernel kernel = current_cpu_kernel();
+  if (lengths) return row_lengths_gemm(problem, plan.streams, lengths, kernel, parallel_for);
+  const auto streams = cached_streams(plan.streams);
+  problem.streams = streams.get();
+  problem.stream_key = stream_key(plan.streams);
+  cpu_gemm(problem, kernel, parallel_for);
 }
 
-at::Tensor sc_matmul_cpu(const at::Tensor& a, const at::Tensor& b, c10::string_view granularity,
-                         c10::string_view mode, int64_t sc_prec, std::optional<int64_t> stoc_len,
-                         int64_t chunk_d, int64_t group_a, int64_t group_b,
-                         std::optional<int64_t> rng_levels, std::optional<c10::string_view> config,
-                         bool halve_bipolar_stoc_len,
-                         const std::optional<at::Tensor>& smooth_scales) {
-  const MatmulKnobs knobs =
-      check_sc_matmul("sc_matmul", a, b,
-                      {granularity, mode, sc_prec, stoc_len, chunk_d, group_a, group_b, rng_levels,
-                       config, halve_bipolar_stoc_len, smooth_scales});
+// Checked lengths by row and chunk; empty where all rows have one.
+Buffer<int16_t> row_lengths(const LengthArgs& lengths, const Source& a, const MatmulKnobs& knobs) {
+  if (!knobs.by_row) return {};
+  return host_row_lengths("sc_matmul", lengths, a.total_rows(), chunk_count(a.dim, knobs.chunk_d),
+                          knobs.longest);
+}
+
+at::Tensor sc_matmul_cpu(const at::Tensor& a, const at::Tensor& b, const MatmulArgs& args) {
+  const MatmulKnobs knobs = check_sc_matmul("sc_matmul", a, b, args);
   Source source_a = source_of(a), source_b = source_of(b);
   at::Tensor scales;
-  if (smooth_scales && smooth_scales->defined()) {
-    scales = check_smooth_values("sc_matmul", *smooth_scales);
+  if (args.smooth_scales) {
+    scales = check_smooth_values("sc_matmul", *args.smooth_scales);
     smooth(source_a, Smoothing::divide, scales);
     smooth(source_b, Smoothing::multiply, scales);
   }
-  at::Tensor out = make_output(a, source_b.rows);
+  const Buffer<int16_t> lengths = row_lengths(args.lengths, source_a, knobs);
+  at::Tensor out = make_output(a, source_b.rows, knobs.by_row);
   if (out.numel() == 0 || source_a.dim == 0) return out;
   const MatmulPlan plan = plan_sc_matmul(knobs, source_a.dim);
   const QuantizedB quantized(source_b, knobs, plan);
-  multiply(source_a, quantized.view, knobs, plan, out.mutable_data_ptr<float>());
+  multiply(source_a, quantized.view, knobs, plan, lengths.data(), out.mutable_data_ptr<float>());
   return out;
 }
 
@@ -166,8 +170,8 @@ std::vector<at::Tensor> prepare_cpu(const at::Tensor& b, c10::string_view granul
                                     bool /*expand: the CPU kernels read codes*/) {
   const MatmulKnobs knobs =
       check_prepare("prepare", b,
-                    {granularity, mode, sc_prec, std::nullopt, chunk_d, 1, group_b, rng_levels,
-                     config, halve_bipolar_stoc_len, smooth_scales});
+                    {granularity, mode, sc_prec, {}, chunk_d, 1, group_b, rng_levels, config,
+                     halve_bipolar_stoc_len, smooth_scales});
   const bool smoothed = smooth_scales && smooth_scales->defined();
   Prepared out = empty_prepared(b, knobs, smoothed);
   Source source = source_of(b);
@@ -200,9 +204,9 @@ std::vector<at::Tensor> prepare_cpu(const at::Tensor& b, c10::string_view granul
   return out.list();
 }
 
-at::Tensor sc_matmul_prepared_cpu(const at::Tensor& a, at::TensorList b, c10::string_view spec,
-                                  int64_t group_a, std::optional<int64_t> stoc_len) {
-  const PreparedCall call = check_prepared(a, b, spec, group_a, stoc_len);
+at::Tensor sc_matmul_prepared_cpu(const at::Tensor& a, at::TensorList b,
+                                  const PreparedArgs& args) {
+  const PreparedCall call = check_prepared(a, b, args);
   check_codes("sc_matmul", call.b.codes, call.knobs);
   Source source = source_of(a);
   at::Tensor scales;
@@ -210,15 +214,17 @@ at::Tensor sc_matmul_prepared_cpu(const at::Tensor& a, at::TensorList b, c10::st
     scales = check_smooth_values("sc_matmul", call.b.smooth_scales);
     smooth(source, Smoothing::divide, scales);
   }
-  at::Tensor out = make_output(a, call.spec->rows());
+  const Buffer<int16_t> lengths = row_lengths(args.lengths, source, call.knobs);
+  at::Tensor out = make_output(a, call.spec->rows(), call.knobs.by_row);
   if (out.numel() == 0 || source.dim == 0) return out;
   const MatmulPlan plan = plan_sc_matmul(call.knobs, source.dim);
-  multiply(source, view_of(call.b), call.knobs, plan, out.mutable_data_ptr<float>());
+  multiply(source, view_of(call.b), call.knobs, plan, lengths.data(),
+           out.mutable_data_ptr<float>());
   return out;
 }
 
 at::Tensor expand_prepared_cpu(at::TensorList b, c10::string_view spec) {
-  const PreparedCall call = check_prepared_b("sc_matmul", b, spec, 1, std::nullopt);
+  const PreparedCall call = check_prepared_b("sc_matmul", b, {spec, 1, {}});
   return at::empty({0}, call.b.codes.options().dtype(at::kByte));  // the CPU kernels read codes
 }
 
@@ -227,8 +233,8 @@ std::string prepare_spec_any(at::IntArrayRef shape, c10::string_view granularity
                              int64_t group_b, std::optional<int64_t> rng_levels,
                              std::optional<c10::string_view> config, bool halve_bipolar_stoc_len,
                              const std::optional<at::Tensor>& smooth_scales, bool /*expand*/) {
-  return prepare_spec(shape, {granularity, mode, sc_prec, std::nullopt, chunk_d, 1, group_b,
-                              rng_levels, config, halve_bipolar_stoc_len, smooth_scales});
+  return prepare_spec(shape, {granularity, mode, sc_prec, {}, chunk_d, 1, group_b, rng_levels,
+                              config, halve_bipolar_stoc_len, smooth_scales});
 }
 
 }  // namespace
@@ -237,8 +243,8 @@ TORCH_LIBRARY_IMPL(scmp, CompositeExplicitAutograd, m) { m.impl("prepare_spec", 
 
 TORCH_LIBRARY_IMPL(scmp, CPU, m) {
   m.impl("expand_prepared", expand_prepared_cpu);
-  m.impl("sc_matmul", sc_matmul_cpu);
-  m.impl("sc_matmul.prepared", sc_matmul_prepared_cpu);
+  m.impl("sc_matmul", sc_matmul_kernel<sc_matmul_cpu>);
+  m.impl("sc_matmul.prepared", prepared_kernel<sc_matmul_prepared_cpu>);
   m.impl("prepare", prepare_cpu);
 }
 
