@@ -16,6 +16,8 @@ from scmp_kernels.sc import config_helpers
 from scmp_kernels.sc.config import StreamConfig
 
 CONFIG = StreamConfig(make_config(1, positions=16, prec=8))
+
+
 def by_metric(a, b, **knobs):
     """Longer streams for rows of larger values."""
     rows = mp.classify_rows_by_metric(mp.compute_row_metric(a), [256, 64, 0], [0.25, 0.5, 0.25])

@@ -107,6 +107,8 @@ at::Tensor sc_matmul_prepared_autograd(const at::Tensor& a, at::TensorList b,
 
 }  // namespace
 
-TORCH_LIBRARY_IMPL(scmp, Autograd, m) { m.impl("sc_matmul.prepared", prepared_kernel<sc_matmul_prepared_autograd>); }
+TORCH_LIBRARY_IMPL(scmp, Autograd, m) {
+  m.impl("sc_matmul.prepared", prepared_kernel<sc_matmul_prepared_autograd>);
+}
 
 }  // namespace scmp

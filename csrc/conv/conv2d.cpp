@@ -247,9 +247,16 @@ at::Tensor sc_conv2d(const at::Tensor& x, const at::Tensor& weight,
                      const std::optional<at::Tensor>& rung_table,
                      at::OptionalIntArrayRef level_lens) {
   return run(x, weight, bias, stride, padding, dilation, groups,
-             {granularity, mode, sc_prec,
+             {granularity,
+              mode,
+              sc_prec,
               {stoc_len, present(row_stoc_len), present(rung_table), level_lens},
-              chunk_d, group_a, group_b, rng_levels, config, halve_bipolar_stoc_len,
+              chunk_d,
+              group_a,
+              group_b,
+              rng_levels,
+              config,
+              halve_bipolar_stoc_len,
               present(smooth_scales)});
 }
 

@@ -13,6 +13,8 @@ enum class Epilogue {
   row,             // (S * c) * (scale_a * scale_b)
   head,            // S * (c * (scale_a * scale_b))
   chunk,           // y += (S * c) * (scale_a * scale_b), chunks ascending
+  row_own_c,       // row and chunk where rows (or rows by chunk) have streams of their own lengths
+  chunk_own_c,     // and so a c of their own; nothing is added where the length is 0
   tensor,          // (S * c) * s, s rounded once from doubles
   unipolar_row,    // zero points undone in float32, scales per row
   unipolar_tensor  // the same with one scale and zero point per tensor
@@ -22,11 +24,9 @@ struct Dequantizer {
   Epilogue kind = Epilogue::row;
   float qmax_squared = 0.0f;
   float c = 0.0f;
-  // Where rows (or rows by chunk) have streams of their own lengths: c of each, (batches * n,
-  // chunks); 0: the length is 0 and nothing is added, whatever the scales. Row and chunk kinds.
-  const float* row_c = nullptr;
-  float tensor_scale = 0.0f;           // tensor kinds: scale_a * scale_b
-  float zero_product = 0.0f;           // unipolar_tensor: D * zp_a * zp_b
+  const float* row_c = nullptr;  // own_c kinds: (batches * n, chunks); 0 where the length is 0
+  float tensor_scale = 0.0f;     // tensor kinds: scale_a * scale_b
+  float zero_product = 0.0f;     // unipolar_tensor: D * zp_a * zp_b
   float a_zero = 0.0f, b_zero = 0.0f;  // unipolar_tensor
   float depth = 0.0f;                  // D
   int64_t n = 0, m = 0, chunks = 1;
@@ -73,6 +73,7 @@ static inline void dequantize_row(const Dequantizer& q, const Sum* sums, int64_t
   if (q.row_c && c == 0.0f) return;
   switch (q.kind) {
     case Epilogue::row:
+    case Epilogue::row_own_c:
       for (int64_t i = 0; i < count; ++i) {
         y[i] = scaled_value(static_cast<float>(sums[i]), c, a_scale, b_scale[i]);
       }
@@ -83,6 +84,7 @@ static inline void dequantize_row(const Dequantizer& q, const Sum* sums, int64_t
       }
       break;
     case Epilogue::chunk:
+    case Epilogue::chunk_own_c:
       for (int64_t i = 0; i < count; ++i) {
         const float before = chunk == 0 ? 0.0f : y[i];
         y[i] = f32_add(before, scaled_value(static_cast<float>(sums[i]), c, a_scale, b_scale[i]));

@@ -19,7 +19,8 @@ struct GemmProblem {
   const StreamSet* streams = nullptr;
   std::string stream_key;  // names the sequences in the table cache
   // Where rows have streams of their own lengths (dequantizer.row_c is set then): the lengths, at
-  // most the sequences', (batches * n, chunks), and the signed cycles that a's codes enable in them.
+  // most the sequences', (batches * n, chunks), and the signed cycles that a's codes enable in
+  // them.
   const int16_t* row_lengths = nullptr;
   const int16_t* a_cycles = nullptr;
   Dequantizer dequantizer;

@@ -31,8 +31,8 @@ void reference_gemm(const GemmProblem& p, const ParallelFor& parallel) {
         int64_t sum = 0;
         for (int64_t d = first; d < last; ++d) {
           const int64_t lane = streams.lane(d - first);
-          const int64_t ones = count_ones(streams.a_lane(lane), streams.b_lane(lane),
-                                          length, std::abs(a[d]), std::abs(b[d]));
+          const int64_t ones = count_ones(streams.a_lane(lane), streams.b_lane(lane), length,
+                                          std::abs(a[d]), std::abs(b[d]));
           sum += (a[d] < 0) != (b[d] < 0) ? -ones : ones;
         }
         dequantize_row(p.dequantizer, &sum, batch, row, chunk, column, 1, p.out + i);

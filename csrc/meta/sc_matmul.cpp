@@ -29,10 +29,18 @@ std::vector<at::Tensor> prepare_meta(const at::Tensor& b, c10::string_view granu
                                      std::optional<c10::string_view> config,
                                      bool halve_bipolar_stoc_len,
                                      const std::optional<at::Tensor>& smooth_scales, bool) {
-  const MatmulKnobs knobs =
-      check_prepare("prepare", b,
-                    {granularity, mode, sc_prec, {}, chunk_d, 1, group_b, rng_levels, config,
-                     halve_bipolar_stoc_len, smooth_scales});
+  const MatmulKnobs knobs = check_prepare("prepare", b,
+                                          {granularity,
+                                           mode,
+                                           sc_prec,
+                                           {},
+                                           chunk_d,
+                                           1,
+                                           group_b,
+                                           rng_levels,
+                                           config,
+                                           halve_bipolar_stoc_len,
+                                           smooth_scales});
   return empty_prepared(b, knobs, smooth_scales && smooth_scales->defined()).list();
 }
 

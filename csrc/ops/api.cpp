@@ -19,11 +19,18 @@ at::Tensor sc_matmul(const at::Tensor& a, const at::Tensor& b, const MatmulOptio
   if (o.config) config = *o.config;
   at::OptionalIntArrayRef level_lens;
   if (o.level_lens) level_lens = *o.level_lens;
-  return call_sc_matmul(
-      a, b,
-      {o.granularity, o.mode, o.sc_prec, {o.stoc_len, o.row_stoc_len, o.rung_table, level_lens},
-       o.chunk_d, o.group_a, o.group_b, o.rng_levels, config, o.halve_bipolar_stoc_len,
-       o.smooth_scales});
+  return call_sc_matmul(a, b,
+                        {o.granularity,
+                         o.mode,
+                         o.sc_prec,
+                         {o.stoc_len, o.row_stoc_len, o.rung_table, level_lens},
+                         o.chunk_d,
+                         o.group_a,
+                         o.group_b,
+                         o.rng_levels,
+                         config,
+                         o.halve_bipolar_stoc_len,
+                         o.smooth_scales});
 }
 
 std::tuple<at::Tensor, at::Tensor> fused_quantize_bipolar(const at::Tensor& x, double abs_max,

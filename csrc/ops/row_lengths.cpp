@@ -10,10 +10,10 @@ namespace scmp {
 namespace {
 
 void check_integers(const char* op, const char* name, const at::Tensor& x, const at::Tensor& a) {
-  TORCH_CHECK_VALUE(at::isIntegralType(x.scalar_type(), /*includeBool=*/false) &&
-                        x.scalar_type() != at::kUInt64,
-                    op, ": ", name, " must hold integers (int8 to int64, uint8 to uint32), got ",
-                    x.scalar_type());
+  TORCH_CHECK_VALUE(
+      at::isIntegralType(x.scalar_type(), /*includeBool=*/false) && x.scalar_type() != at::kUInt64,
+      op, ": ", name, " must hold integers (int8 to int64, uint8 to uint32), got ",
+      x.scalar_type());
   TORCH_CHECK_VALUE(x.device() == a.device(), op, ": ", name, " must be on a's device ", a.device(),
                     ", got ", x.device());
 }

@@ -25,8 +25,8 @@ inline std::optional<at::Tensor> present(const std::optional<at::Tensor>& x) {
   return x && x->defined() ? x : std::nullopt;
 }
 
-/// Raises ValueError where forms are mixed, or types, shapes or levels do not fit operand a. Lengths
-/// lie in 0..limit. What can be known without the tensors' values.
+/// Raises ValueError where forms are mixed, or types, shapes or levels do not fit operand a.
+/// Lengths lie in 0..limit. What can be known without the tensors' values.
 void check_row_lengths(const char* op, const at::Tensor& a, const LengthArgs& lengths,
                        int64_t chunk_d, int64_t limit);
 

@@ -117,10 +117,9 @@ void check_smooth_scales(const char* op, const char* operand, const at::Tensor& 
 }  // namespace
 
 at::Tensor call_sc_matmul(const at::Tensor& a, const at::Tensor& b, const MatmulArgs& args) {
-  static const auto op =
-      c10::Dispatcher::singleton()
-          .findSchemaOrThrow("scmp::sc_matmul", "")
-          .typed<decltype(sc_matmul_kernel<nullptr>)>();
+  static const auto op = c10::Dispatcher::singleton()
+                             .findSchemaOrThrow("scmp::sc_matmul", "")
+                             .typed<decltype(sc_matmul_kernel<nullptr>)>();
   const LengthArgs& l = args.lengths;
   return op.call(a, b, args.granularity, args.mode, args.sc_prec, l.stoc_len, args.chunk_d,
                  args.group_a, args.group_b, args.rng_levels, args.config,
@@ -274,9 +273,13 @@ Dequantizer make_dequantizer(const MatmulKnobs& knobs, const MatmulPlan& plan, i
       q.kind = Epilogue::head;
       break;
     case Granularity::per_row:
-      q.kind = knobs.unipolar ? Epilogue::unipolar_row
-               : plan.chunked ? Epilogue::chunk
-                              : Epilogue::row;
+      if (knobs.unipolar) {
+        q.kind = Epilogue::unipolar_row;
+      } else if (knobs.by_row) {
+        q.kind = plan.chunked ? Epilogue::chunk_own_c : Epilogue::row_own_c;
+      } else {
+        q.kind = plan.chunked ? Epilogue::chunk : Epilogue::row;
+      }
       break;
   }
   const float qmax = static_cast<float>(plan.scheme.qmax);

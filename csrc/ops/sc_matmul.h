@@ -31,17 +31,26 @@ struct MatmulArgs {
 
 /// A kernel of the operator from one that takes the arguments bundled.
 template <at::Tensor (*kernel)(const at::Tensor&, const at::Tensor&, const MatmulArgs&)>
-at::Tensor sc_matmul_kernel(
-    const at::Tensor& a, const at::Tensor& b, c10::string_view granularity, c10::string_view mode,
-    int64_t sc_prec, std::optional<int64_t> stoc_len, int64_t chunk_d, int64_t group_a,
-    int64_t group_b, std::optional<int64_t> rng_levels, std::optional<c10::string_view> config,
-    bool halve_bipolar_stoc_len, const std::optional<at::Tensor>& smooth_scales,
-    const std::optional<at::Tensor>& row_stoc_len, const std::optional<at::Tensor>& rung_table,
-    at::OptionalIntArrayRef level_lens) {
+at::Tensor sc_matmul_kernel(const at::Tensor& a, const at::Tensor& b, c10::string_view granularity,
+                            c10::string_view mode, int64_t sc_prec, std::optional<int64_t> stoc_len,
+                            int64_t chunk_d, int64_t group_a, int64_t group_b,
+                            std::optional<int64_t> rng_levels,
+                            std::optional<c10::string_view> config, bool halve_bipolar_stoc_len,
+                            const std::optional<at::Tensor>& smooth_scales,
+                            const std::optional<at::Tensor>& row_stoc_len,
+                            const std::optional<at::Tensor>& rung_table,
+                            at::OptionalIntArrayRef level_lens) {
   return kernel(a, b,
-                {granularity, mode, sc_prec,
+                {granularity,
+                 mode,
+                 sc_prec,
                  {stoc_len, present(row_stoc_len), present(rung_table), level_lens},
-                 chunk_d, group_a, group_b, rng_levels, config, halve_bipolar_stoc_len,
+                 chunk_d,
+                 group_a,
+                 group_b,
+                 rng_levels,
+                 config,
+                 halve_bipolar_stoc_len,
                  present(smooth_scales)});
 }
 

@@ -43,10 +43,9 @@ def sc_matmul(
             ``"per_tensor"`` or ``"per_head"`` (each batch entry; 3D, bipolar).
         mode: ``"bipolar"`` (sign and magnitude) or ``"unipolar"`` (zero point).
         sc_prec: bits of the number generators, 2 to 12.
-        stoc_len: stream length in cycles, 1 to ``2**sc_prec``; default ``2**sc_prec``. Or an integer
-            tensor of lengths by row, (N,) or (B, N), or by row and chunk, (N, chunks): each row has
-            the bits of the call in which all rows have its length; 0 skips it (zeros). Per_row and
-            bipolar.
+        stoc_len: stream length in cycles, 1 to ``2**sc_prec``; default ``2**sc_prec``. Or integers
+            by row, (N,) or (B, N), or by row and chunk, (N, chunks): each row then has the bits of
+            the call in which all rows have its length; 0 skips it (zeros). Per_row and bipolar.
         chunk_d: > 0: quantize and accumulate in chunks of this many columns (2D, per_row, bipolar).
         group_a: consecutive rows of ``a`` that share a scale (per_row).
         group_b: the same for ``b``.

@@ -42,13 +42,13 @@ void cpu_gemm(const GemmProblem& p, CpuKernel kernel, const ParallelFor& paralle
   const ByteLayout layout = choose_byte_layout(*p.streams);
   if (layout.usable && std::min(p.chunk, p.d) < kLongestByteSum / 256) {
     const int64_t bytes = ByteTables::total_bytes(*p.streams, layout);
-    const auto tables = tables_for(p, "bytes/", bytes,
-                                   [&](bool lanes) { return ByteTables(*p.streams, lanes); });
+    const auto tables =
+        tables_for(p, "bytes/", bytes, [&](bool lanes) { return ByteTables(*p.streams, lanes); });
     return byte_gemm(p, tables, isa_of(kernel), parallel);
   }
-  const auto tables =
-      tables_for(p, "rank/", RankTables::total_bytes(*p.streams),
-                 [&](bool lanes) { return RankTables(*p.streams, RankOf::b, lanes); });
+  const auto tables = tables_for(p, "rank/", RankTables::total_bytes(*p.streams), [&](bool lanes) {
+    return RankTables(*p.streams, RankOf::b, lanes);
+  });
   if (!tables->has_lanes() && p.n * p.m < kFewOutputs) return reference_gemm(p, parallel);
   rank_gemm(p, tables, isa_of(kernel), parallel);
 }

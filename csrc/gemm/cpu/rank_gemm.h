@@ -18,7 +18,7 @@ struct RankPlan {
   const GemmProblem* problem;
   const RankTables* tables;
   const int16_t* a_cycles;  // (batches * n, d) sign * cycles
-  Buffer<int16_t> b_codes;   // (batches, column tiles, d, 64) codes, zero-padded
+  Buffer<int16_t> b_codes;  // (batches, column tiles, d, 64) codes, zero-padded
   int64_t column_tiles, row_tiles;
 };
 

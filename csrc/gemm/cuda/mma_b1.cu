@@ -263,8 +263,8 @@ __global__ void __launch_bounds__(kExpandThreads)
 template <int kWords, bool kSigned>
 bool keeps_chunk_sums(const GemmProblem& p, const DeviceLimits& device) {
   using B = Block<kWords, Shape::chunk_sums>;
-  return kSigned && kWords >= 2 && kWords <= 8 && p.chunks > 1 && p.n > B::kRows / 2 &&
-         B::kShared <= device.shared_memory && p.partial == nullptr &&
+  return kSigned && kWords >= 2 && kWords <= 8 && p.dequantizer.kind == Epilogue::chunk &&
+         p.n > B::kRows / 2 && B::kShared <= device.shared_memory && p.partial == nullptr &&
          p.chunk * p.tables.length < kSmallSum;
 }
 

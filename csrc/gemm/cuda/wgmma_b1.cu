@@ -353,7 +353,8 @@ void wgmma_b1_gemm(const GemmProblem& p, void* workspace, int64_t tiles, bool ex
       if (p.unipolar) return launch<kWords, false, false>(p, bits, schedule, device, stream);
       // Stages of short streams are too large beside the sums of chunks: those wait in the output.
       if constexpr (kWords > 2) {
-        if (p.chunks > 1 && !p.partial && p.chunk * p.tables.length < kSmallSum) {
+        if (p.dequantizer.kind == Epilogue::chunk && !p.partial &&
+            p.chunk * p.tables.length < kSmallSum) {
           return launch<kWords, true, true>(p, bits, schedule, device, stream);
         }
       }

@@ -168,10 +168,18 @@ std::vector<at::Tensor> prepare_cpu(const at::Tensor& b, c10::string_view granul
                                     bool halve_bipolar_stoc_len,
                                     const std::optional<at::Tensor>& smooth_scales,
                                     bool /*expand: the CPU kernels read codes*/) {
-  const MatmulKnobs knobs =
-      check_prepare("prepare", b,
-                    {granularity, mode, sc_prec, {}, chunk_d, 1, group_b, rng_levels, config,
-                     halve_bipolar_stoc_len, smooth_scales});
+  const MatmulKnobs knobs = check_prepare("prepare", b,
+                                          {granularity,
+                                           mode,
+                                           sc_prec,
+                                           {},
+                                           chunk_d,
+                                           1,
+                                           group_b,
+                                           rng_levels,
+                                           config,
+                                           halve_bipolar_stoc_len,
+                                           smooth_scales});
   const bool smoothed = smooth_scales && smooth_scales->defined();
   Prepared out = empty_prepared(b, knobs, smoothed);
   Source source = source_of(b);
@@ -204,8 +212,7 @@ std::vector<at::Tensor> prepare_cpu(const at::Tensor& b, c10::string_view granul
   return out.list();
 }
 
-at::Tensor sc_matmul_prepared_cpu(const at::Tensor& a, at::TensorList b,
-                                  const PreparedArgs& args) {
+at::Tensor sc_matmul_prepared_cpu(const at::Tensor& a, at::TensorList b, const PreparedArgs& args) {
   const PreparedCall call = check_prepared(a, b, args);
   check_codes("sc_matmul", call.b.codes, call.knobs);
   Source source = source_of(a);
@@ -233,8 +240,17 @@ std::string prepare_spec_any(at::IntArrayRef shape, c10::string_view granularity
                              int64_t group_b, std::optional<int64_t> rng_levels,
                              std::optional<c10::string_view> config, bool halve_bipolar_stoc_len,
                              const std::optional<at::Tensor>& smooth_scales, bool /*expand*/) {
-  return prepare_spec(shape, {granularity, mode, sc_prec, {}, chunk_d, 1, group_b, rng_levels,
-                              config, halve_bipolar_stoc_len, smooth_scales});
+  return prepare_spec(shape, {granularity,
+                              mode,
+                              sc_prec,
+                              {},
+                              chunk_d,
+                              1,
+                              group_b,
+                              rng_levels,
+                              config,
+                              halve_bipolar_stoc_len,
+                              smooth_scales});
 }
 
 }  // namespace

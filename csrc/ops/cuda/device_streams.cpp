@@ -44,8 +44,8 @@ int words_for(int length) {
   return 128;
 }
 
-void fill_bits(const StreamSet& streams, int64_t lane, int words, uint32_t* bits) {
-  const uint16_t* values = streams.b_lane(lane);
+// Of one lane's values: a pattern per code.
+void fill_bits(const StreamSet& streams, const uint16_t* values, int words, uint32_t* bits) {
   for (int code = 0; code <= streams.levels; ++code, bits += words) {
     for (int t = 0; t < streams.length; ++t) {
       bits[t / 32] |= static_cast<uint32_t>(values[t] < code) << (t % 32);
@@ -69,6 +69,46 @@ std::shared_ptr<void> device_memory(size_t bytes) {
           }};
 }
 
+// The image on the device; waits, so that from then on every stream may read it.
+std::shared_ptr<void> upload_image(const Image& image) {
+  std::shared_ptr<void> storage = device_memory(image.size());
+  const cudaStream_t stream = at::cuda::getCurrentCUDAStream();
+  C10_CUDA_CHECK(
+      cudaMemcpyAsync(storage.get(), image.data(), image.size(), cudaMemcpyHostToDevice, stream));
+  C10_CUDA_CHECK(cudaStreamSynchronize(stream));
+  return storage;
+}
+
+DeviceRanks upload_ranks(const StreamSet& streams) {
+  const int words = (streams.length + 31) / 32;
+  const size_t codes = streams.levels + 1, lanes = streams.lanes;
+  const bool with_bits = static_cast<int64_t>(lanes * codes * words * 4) <= kMostBitBytes;
+  Image image;
+  const size_t values = image.add<uint16_t>(lanes * streams.length);
+  const size_t lane_of = image.add<int32_t>(streams.lane_of.size());
+  const size_t bits = image.add<uint32_t>(with_bits ? lanes * codes * words : 0);
+  std::memcpy(image.at<uint16_t>(values), streams.a.data(), streams.a.size() * sizeof(uint16_t));
+  std::memcpy(image.at<int32_t>(lane_of), streams.lane_of.data(),
+              streams.lane_of.size() * sizeof(int32_t));
+  for (size_t lane = 0; with_bits && lane < lanes; ++lane) {
+    fill_bits(streams, streams.a_lane(lane), words,
+              image.at<uint32_t>(bits) + lane * codes * words);
+  }
+  DeviceRanks device;
+  device.storage = upload_image(image);
+  device.size = image.size();
+  const char* base = static_cast<const char*>(device.storage.get());
+  CycleTables& t = device.tables;
+  t.length = streams.length;
+  t.levels = streams.levels;
+  t.words = words;
+  t.lanes = streams.lanes;
+  t.values = reinterpret_cast<const uint16_t*>(base + values);
+  if (!streams.lane_of.empty()) t.lane_of = reinterpret_cast<const int32_t*>(base + lane_of);
+  if (with_bits) t.bits = reinterpret_cast<const uint32_t*>(base + bits);
+  return device;
+}
+
 DeviceStreams upload(const StreamSet& streams) {
   const int words = words_for(streams.length);
   const size_t codes = streams.levels + 1, lanes = streams.lanes;
@@ -88,7 +128,8 @@ DeviceStreams upload(const StreamSet& streams) {
     const uint16_t* counts = image.at<uint16_t>(cycles) + lane * codes;
     for (size_t code = 0; code < codes; ++code) identity = identity && counts[code] == code;
     if (with_bits) {
-      fill_bits(streams, lane, words, image.at<uint32_t>(bits) + lane * codes * words);
+      fill_bits(streams, streams.b_lane(lane), words,
+                image.at<uint32_t>(bits) + lane * codes * words);
     }
   }
   std::memcpy(image.at<uint16_t>(values), streams.b.data(), streams.b.size() * sizeof(uint16_t));
@@ -96,12 +137,9 @@ DeviceStreams upload(const StreamSet& streams) {
               streams.lane_of.size() * sizeof(int32_t));
 
   DeviceStreams device;
-  device.storage = device_memory(image.size());
+  device.storage = upload_image(image);
   device.size = image.size();
-  const cudaStream_t stream = at::cuda::getCurrentCUDAStream();
-  char* base = static_cast<char*>(device.storage.get());
-  C10_CUDA_CHECK(cudaMemcpyAsync(base, image.data(), image.size(), cudaMemcpyHostToDevice, stream));
-  C10_CUDA_CHECK(cudaStreamSynchronize(stream));  // from here on every stream may read them
+  const char* base = static_cast<const char*>(device.storage.get());
   DeviceTables& t = device.tables;
   t.length = streams.length;
   t.levels = streams.levels;
@@ -115,11 +153,28 @@ DeviceStreams upload(const StreamSet& streams) {
   return device;
 }
 
-void keep_forever(const std::shared_ptr<const DeviceStreams>& tables) {
+void keep_forever(const std::shared_ptr<const void>& tables) {
   static std::mutex mutex;
-  static auto* kept = new std::set<std::shared_ptr<const DeviceStreams>>;
+  static auto* kept = new std::set<std::shared_ptr<const void>>;
   std::lock_guard<std::mutex> lock(mutex);
   kept->insert(tables);
+}
+
+// What `upload` makes of the sequences of `spec` on the current device, from the cache.
+template <typename T>
+std::shared_ptr<const T> on_device(const char* kind, const StreamSpec& spec,
+                                   T (*upload)(const StreamSet&)) {
+  const bool in_capture = capturing();
+  const std::string key =
+      kind + std::to_string(at::cuda::current_device()) + "/" + stream_key(spec);
+  auto tables = rng_cache().get<T>(key, [&] {
+    TORCH_CHECK_VALUE(!in_capture,
+                      "sc_matmul: its tables are not on the device yet and cannot be built during "
+                      "CUDA graph capture; make the same call once before capturing");
+    return upload(*cached_streams(spec));
+  });
+  if (in_capture) keep_forever(tables);
+  return tables;
 }
 
 }  // namespace
@@ -129,17 +184,11 @@ bool capturing() {
 }
 
 std::shared_ptr<const DeviceStreams> device_streams(const StreamSpec& spec) {
-  const bool in_capture = capturing();
-  const std::string key =
-      "cuda:" + std::to_string(at::cuda::current_device()) + "/" + stream_key(spec);
-  auto tables = rng_cache().get<DeviceStreams>(key, [&] {
-    TORCH_CHECK_VALUE(!in_capture,
-                      "sc_matmul: its tables are not on the device yet and cannot be built during "
-                      "CUDA graph capture; make the same call once before capturing");
-    return upload(*cached_streams(spec));
-  });
-  if (in_capture) keep_forever(tables);
-  return tables;
+  return on_device("cuda:", spec, upload);
+}
+
+std::shared_ptr<const DeviceRanks> device_ranks(const StreamSpec& spec) {
+  return on_device("cuda-ranks:", spec, upload_ranks);
 }
 
 }  // namespace scmp::cuda

@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "gemm/cuda/problem.h"
+#include "gemm/cuda/row_lengths.h"
 #include "streams/prepare.h"
 
 namespace scmp::cuda {
@@ -15,6 +16,14 @@ struct DeviceStreams {
   size_t bytes() const { return size; }
 };
 
+/// The sequences of operand a for streams of any length.
+struct DeviceRanks {
+  std::shared_ptr<void> storage;
+  size_t size = 0;
+  CycleTables tables;
+  size_t bytes() const { return size; }
+};
+
 /// Whether the current stream is being captured into a CUDA graph.
 bool capturing();
 
@@ -22,5 +31,6 @@ bool capturing();
 /// calls do nothing on the device. Inside a CUDA graph capture a cold cache is a ValueError, and
 /// what a capture touched stays alive for good.
 std::shared_ptr<const DeviceStreams> device_streams(const StreamSpec& spec);
+std::shared_ptr<const DeviceRanks> device_ranks(const StreamSpec& spec);
 
 }  // namespace scmp::cuda

@@ -13,7 +13,9 @@ __device__ __forceinline__ float output_value(const GemmProblem& p, int64_t batc
   const Dequantizer& q = p.dequantizer;
   const int64_t a_row = batch * p.n + row, b_row = batch * p.m + column;
   const float s = static_cast<float>(sum);
-  if (p.damaged && p.damaged[b_row]) return __int_as_float(0x7fc00000);
+  if (p.damaged && p.damaged[b_row] && !(q.row_c && q.row_c[a_row * p.chunks + chunk] == 0.0f)) {
+    return __int_as_float(0x7fc00000);
+  }
   switch (q.kind) {
     case Epilogue::row:
       return scaled_value(s, q.c, q.a_scale[a_row], q.b_scale[b_row]);
@@ -23,6 +25,15 @@ __device__ __forceinline__ float output_value(const GemmProblem& p, int64_t batc
       const float a_scale = q.a_scale[a_row * p.chunks + chunk];
       const float b_scale = q.b_scale[(batch * p.chunks + chunk) * p.m + column];
       return f32_add(before, scaled_value(s, q.c, a_scale, b_scale));
+    }
+    case Epilogue::row_own_c:
+    case Epilogue::chunk_own_c: {
+      const float c = q.row_c[a_row * p.chunks + chunk];
+      if (c == 0.0f) return before;  // a length of 0 adds nothing, whatever the scales
+      const float a_scale = q.a_scale[a_row * p.chunks + chunk];
+      const float b_scale = q.b_scale[(batch * p.chunks + chunk) * p.m + column];
+      const float value = scaled_value(s, c, a_scale, b_scale);
+      return q.kind == Epilogue::row_own_c ? value : f32_add(before, value);
     }
     case Epilogue::tensor: {
       const float scale = static_cast<float>(p.a_tensor[0] * p.b_tensor[0]);

@@ -1,0 +1,156 @@
+#include "ops/cuda/matmul_problem.h"
+
+#include "gemm/cuda/mma_b1.h"
+#include "ops/cuda/device_streams.h"
+#include "ops/smooth_scales.h"
+#include "ops/value_error.h"
+
+namespace scmp::cuda {
+namespace {
+
+int64_t code_count(const QuantizeArgs& args) {
+  const StageLayout& l = args.layout;
+  return args.output == Output::staged_cycles
+             ? args.source.batches * l.stages * l.rows_padded * l.positions
+             : args.source.total_rows() * args.source.dim;
+}
+
+}  // namespace
+
+StageLayout stage_layout(int64_t rows, const MatmulPlan& plan, int positions) {
+  StageLayout layout;
+  layout.rows_padded = (rows + 7) / 8 * 8;
+  layout.positions = positions;
+  layout.stages_per_chunk = (plan.chunk + positions - 1) / positions;
+  layout.stages = layout.stages_per_chunk * plan.chunks;
+  return layout;
+}
+
+QuantizeArgs a_args(const at::Tensor& a, const MatmulKnobs& knobs, const MatmulPlan& plan,
+                    const DeviceTables& tables) {
+  QuantizeArgs args = operand_args(a, plan.scheme, plan.a_grouping, knobs.levels);
+  args.output = Output::staged_cycles;
+  args.layout = stage_layout(args.source.rows, plan, mma_b1_positions(tables.words));
+  args.cycles = tables.a_cycles;
+  args.lane_of = tables.lane_of;
+  args.lanes = tables.lanes;
+  return args;
+}
+
+QuantizeArgs code_args(const at::Tensor& x, const Grouping& grouping, const MatmulKnobs& knobs,
+                       const MatmulPlan& plan) {
+  QuantizeArgs args = operand_args(x, plan.scheme, grouping, knobs.levels);
+  args.output = Output::signed_codes;
+  return args;
+}
+
+QuantizeArgs b_args(const at::Tensor& b, const MatmulKnobs& knobs, const MatmulPlan& plan) {
+  QuantizeArgs args = code_args(b, plan.b_grouping, knobs, plan);
+  args.scales_transposed = true;
+  return args;
+}
+
+void set_smoothing(QuantizeArgs& args, const at::Tensor& scales, Smoothing smoothing) {
+  args.source.smoothing = smoothing;
+  args.smooth_dtype = dtype_of(scales);
+  args.smooth_scales = scales.const_data_ptr();
+  args.smooth_stride = scales.stride(0);
+}
+
+void refuse_capture(const char* op) {
+  TORCH_CHECK_VALUE(!capturing(), op,
+                    ": SCMP_SYNC_CHECKS=1 syncs, which a CUDA graph capture cannot; unset it");
+}
+
+void sync_check(const char* op, const MatmulKnobs& knobs, const at::Tensor& scales) {
+  if (!knobs.sync_checks) return;
+  refuse_capture(op);
+  check_smooth_values(op, scales);
+}
+
+OperandParts::OperandParts(Workspace& workspace, const QuantizeArgs& args) {
+  const int64_t rows = args.source.total_rows();
+  codes = workspace.reserve(code_count(args) * sizeof(int16_t));
+  scales = workspace.reserve(rows * args.chunks * sizeof(float));
+  const int64_t unipolar_rows = args.scheme.unipolar ? rows : 0;
+  zeros = workspace.reserve(unipolar_rows * sizeof(float));
+  sums = workspace.reserve(unipolar_rows * sizeof(float));
+  map = workspace.reserve(2 * sizeof(double));
+}
+
+void OperandParts::point(const Workspace& workspace, bool tensor, QuantizeArgs& args) const {
+  args.codes = workspace.at<int16_t>(codes);
+  args.scales = workspace.at<float>(scales);
+  if (args.scheme.unipolar) {
+    args.zeros = workspace.at<float>(zeros);
+    args.sums = workspace.at<float>(sums);
+  }
+  if (tensor) args.tensor_map = workspace.at<double>(map);
+}
+
+OperandB::OperandB(const QuantizeArgs& b)
+    : rows(b.source.rows),
+      codes(b.codes),
+      scales(b.scales),
+      zeros(b.zeros),
+      sums(b.sums),
+      map(b.tensor_map) {}
+
+OperandB::OperandB(const Prepared& b)
+    : rows(b.codes.size(-2)),
+      codes(b.codes.const_data_ptr<int16_t>()),
+      scales(b.scales.const_data_ptr<float>()),
+      zeros(b.zero_points.const_data_ptr<float>()),
+      sums(b.level_sums.const_data_ptr<float>()),
+      map(b.tensor_map.const_data_ptr<double>()) {}
+
+GemmProblem make_problem(const QuantizeArgs& a, const OperandB& b, const MatmulKnobs& knobs,
+                         const MatmulPlan& plan, const DeviceTables& tables, float* out) {
+  GemmProblem p;
+  p.batches = a.source.batches;
+  p.n = a.source.rows;
+  p.m = b.rows;
+  p.d = a.source.dim;
+  p.chunk = plan.chunk;
+  p.chunks = plan.chunks;
+  p.unipolar = knobs.unipolar;
+  p.a_layout = a.layout;
+  p.a_cycles = a.codes;
+  p.b_codes = b.codes;
+  p.tables = tables;
+  p.a_tensor = a.tensor_map;
+  p.b_tensor = b.map;
+  p.out = out;
+  Dequantizer& q = p.dequantizer;
+  q = make_dequantizer(knobs, plan, p.d);
+  q.n = p.n;
+  q.m = p.m;
+  q.a_scale = a.scales;
+  q.b_scale = b.scales;
+  q.a_zeros = a.zeros;
+  q.b_zeros = b.zeros;
+  q.a_sum = a.sums;
+  q.b_sum = b.sums;
+  return p;
+}
+
+Prepared quantize_b(const char* op, const at::Tensor& b, const MatmulKnobs& knobs,
+                    const std::optional<at::Tensor>& smooth_scales) {
+  Prepared out = empty_prepared(b, knobs, smooth_scales.has_value());
+  if (smooth_scales) out.smooth_scales.copy_(*smooth_scales);
+  const MatmulPlan plan = plan_sc_matmul(knobs, b.size(-1));
+  QuantizeArgs args = b_args(b, knobs, plan);
+  if (smooth_scales) set_smoothing(args, *smooth_scales, Smoothing::multiply);
+  args.codes = out.codes.mutable_data_ptr<int16_t>();
+  args.scales = out.scales.mutable_data_ptr<float>();
+  if (out.zero_points.numel() > 0) args.zeros = out.zero_points.mutable_data_ptr<float>();
+  if (out.level_sums.numel() > 0) args.sums = out.level_sums.mutable_data_ptr<float>();
+  if (out.tensor_map.numel() > 0) args.tensor_map = out.tensor_map.mutable_data_ptr<double>();
+  Workspace workspace;
+  const RangeKeys keys(workspace, &args, 1);
+  workspace.allocate(b);
+  with_value_errors(op, [&] { keys.quantize(workspace, &args, 1); });
+  return out;
+}
+
+}  // namespace scmp::cuda

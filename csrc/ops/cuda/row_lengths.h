@@ -1,0 +1,15 @@
+// sc_matmul on CUDA with streams whose lengths differ by row, or by row and chunk.
+#pragma once
+
+#include "ops/sc_matmul.h"
+
+namespace scmp::cuda {
+
+/// With SCMP_SYNC_CHECKS=1: the lengths' values, checked as on the CPU.
+void sync_check_lengths(const at::Tensor& a, const LengthArgs& lengths, const MatmulKnobs& knobs);
+
+/// The product of a with a quantized b, neither empty; b's smoothing is applied to a. No sync.
+at::Tensor multiply_by_row(const at::Tensor& a, const Prepared& b, const LengthArgs& lengths,
+                           const MatmulKnobs& knobs);
+
+}  // namespace scmp::cuda
