@@ -28,13 +28,14 @@ SCHEMAS = {
     "scmp::prepare": (
         'scmp::prepare(Tensor b, str granularity="per_row", *, str mode="bipolar", '
         "int sc_prec=8, int chunk_d=0, int group_b=1, int? rng_levels=None, str? config=None, "
-        "bool halve_bipolar_stoc_len=False, Tensor? smooth_scales=None, bool expand=False) -> "
-        "Tensor[]"
+        "bool halve_bipolar_stoc_len=False, Tensor? smooth_scales=None, bool expand=False, "
+        "int groups=1) -> Tensor[]"
     ),
     "scmp::prepare_spec": (
         'scmp::prepare_spec(int[] shape, str granularity="per_row", *, str mode="bipolar", '
         "int sc_prec=8, int chunk_d=0, int group_b=1, int? rng_levels=None, str? config=None, "
-        "bool halve_bipolar_stoc_len=False, Tensor? smooth_scales=None, bool expand=False) -> str"
+        "bool halve_bipolar_stoc_len=False, Tensor? smooth_scales=None, bool expand=False, "
+        "int groups=1) -> str"
     ),
     "scmp::expand_prepared": "scmp::expand_prepared(Tensor[] b, str spec) -> Tensor",
     "scmp::fused_quantize_bipolar": (
@@ -86,6 +87,17 @@ SCHEMAS = {
         "int sc_prec=8, int? stoc_len=None, int chunk_d=0, int group_a=1, int group_b=1, "
         "int? rng_levels=None, str? config=None, bool halve_bipolar_stoc_len=False, "
         "Tensor? smooth_scales=None, Tensor? row_stoc_len=None, Tensor? rung_table=None, "
+        "int[]? level_lens=None) -> Tensor"
+    ),
+    "scmp::sc_conv2d.prepared": (
+        "scmp::sc_conv2d.prepared(Tensor x, Tensor[] weight, str spec, Tensor? bias=None, *, "
+        "int[2] stride=1, int[2] padding=0, int[2] dilation=1, int group_a=1, int? stoc_len=None, "
+        "Tensor? row_stoc_len=None, Tensor? rung_table=None, int[]? level_lens=None) -> Tensor"
+    ),
+    "scmp::sc_conv2d.prepared_padding": (
+        "scmp::sc_conv2d.prepared_padding(Tensor x, Tensor[] weight, str spec, "
+        'Tensor? bias=None, *, int[2] stride=1, str padding="valid", int[2] dilation=1, '
+        "int group_a=1, int? stoc_len=None, Tensor? row_stoc_len=None, Tensor? rung_table=None, "
         "int[]? level_lens=None) -> Tensor"
     ),
     "scmp::conv2d_lowered_rows": (

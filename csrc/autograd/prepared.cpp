@@ -1,6 +1,5 @@
 // Straight-through gradient of sc_matmul with a prepared b: a @ b.T for b's dequantized values.
 #include <ATen/TensorOperators.h>
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/repeat_interleave.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/autograd/function.h>
@@ -23,13 +22,8 @@ struct Rest {
 };
 
 at::Tensor call_below_autograd(const at::Tensor& a, const Rest& rest) {
-  static const auto op = c10::Dispatcher::singleton()
-                             .findSchemaOrThrow("scmp::sc_matmul", "prepared")
-                             .typed<decltype(prepared_kernel<nullptr>)>();
   at::AutoDispatchBelowADInplaceOrView guard;
-  const LengthArgs& l = rest.args.lengths;
-  return op.call(a, rest.b, rest.args.spec, rest.args.group_a, l.stoc_len, l.row_stoc_len,
-                 l.rung_table, l.level_lens);
+  return call_prepared(a, rest.b, rest.args);
 }
 
 // What b's values follow from, beside its tensors.

@@ -23,25 +23,9 @@ at::Tensor sc_matmul_prepared_meta(const at::Tensor& a, at::TensorList b,
   return shaped_like(a, check_prepared(a, b, args).spec->rows());
 }
 
-std::vector<at::Tensor> prepare_meta(const at::Tensor& b, c10::string_view granularity,
-                                     c10::string_view mode, int64_t sc_prec, int64_t chunk_d,
-                                     int64_t group_b, std::optional<int64_t> rng_levels,
-                                     std::optional<c10::string_view> config,
-                                     bool halve_bipolar_stoc_len,
-                                     const std::optional<at::Tensor>& smooth_scales, bool) {
-  const MatmulKnobs knobs = check_prepare("prepare", b,
-                                          {granularity,
-                                           mode,
-                                           sc_prec,
-                                           {},
-                                           chunk_d,
-                                           1,
-                                           group_b,
-                                           rng_levels,
-                                           config,
-                                           halve_bipolar_stoc_len,
-                                           smooth_scales});
-  return empty_prepared(b, knobs, smooth_scales && smooth_scales->defined()).list();
+std::vector<at::Tensor> prepare_meta(const at::Tensor& b, const MatmulArgs& args, bool /*expand*/) {
+  const MatmulKnobs knobs = check_prepare("prepare", b, args);
+  return empty_prepared(b, knobs, args.smooth_scales.has_value()).list();
 }
 
 at::Tensor expand_prepared_meta(at::TensorList b, c10::string_view spec) {
@@ -55,7 +39,7 @@ TORCH_LIBRARY_IMPL(scmp, Meta, m) {
   m.impl("expand_prepared", expand_prepared_meta);
   m.impl("sc_matmul", sc_matmul_kernel<sc_matmul_meta>);
   m.impl("sc_matmul.prepared", prepared_kernel<sc_matmul_prepared_meta>);
-  m.impl("prepare", prepare_meta);
+  m.impl("prepare", prepare_kernel<prepare_meta>);
 }
 
 }  // namespace scmp

@@ -14,12 +14,13 @@ TORCH_LIBRARY(scmp, m) {
   m.def(
       "prepare(Tensor b, str granularity=\"per_row\", *, str mode=\"bipolar\", int sc_prec=8, "
       "int chunk_d=0, int group_b=1, int? rng_levels=None, str? config=None, "
-      "bool halve_bipolar_stoc_len=False, Tensor? smooth_scales=None, bool expand=False) -> "
-      "Tensor[]");
+      "bool halve_bipolar_stoc_len=False, Tensor? smooth_scales=None, bool expand=False, "
+      "int groups=1) -> Tensor[]");
   m.def(
       "prepare_spec(int[] shape, str granularity=\"per_row\", *, str mode=\"bipolar\", "
       "int sc_prec=8, int chunk_d=0, int group_b=1, int? rng_levels=None, str? config=None, "
-      "bool halve_bipolar_stoc_len=False, Tensor? smooth_scales=None, bool expand=False) -> str");
+      "bool halve_bipolar_stoc_len=False, Tensor? smooth_scales=None, bool expand=False, "
+      "int groups=1) -> str");
   m.def("expand_prepared(Tensor[] b, str spec) -> Tensor");
   m.def(
       "fused_quantize_bipolar(Tensor x, float abs_max, int sc_prec, int? rng_levels=None) -> "
@@ -64,6 +65,15 @@ TORCH_LIBRARY(scmp, m) {
       "int group_b=1, int? rng_levels=None, str? config=None, "
       "bool halve_bipolar_stoc_len=False, Tensor? smooth_scales=None, "
       "Tensor? row_stoc_len=None, Tensor? rung_table=None, int[]? level_lens=None) -> Tensor");
+  m.def(
+      "sc_conv2d.prepared(Tensor x, Tensor[] weight, str spec, Tensor? bias=None, *, "
+      "int[2] stride=1, int[2] padding=0, int[2] dilation=1, int group_a=1, int? stoc_len=None, "
+      "Tensor? row_stoc_len=None, Tensor? rung_table=None, int[]? level_lens=None) -> Tensor");
+  m.def(
+      "sc_conv2d.prepared_padding(Tensor x, Tensor[] weight, str spec, Tensor? bias=None, *, "
+      "int[2] stride=1, str padding=\"valid\", int[2] dilation=1, int group_a=1, "
+      "int? stoc_len=None, Tensor? row_stoc_len=None, Tensor? rung_table=None, "
+      "int[]? level_lens=None) -> Tensor");
   m.def(
       "conv2d_lowered_rows(Tensor x, Tensor weight, *, int[2] stride=1, int[2] padding=0, "
       "int[2] dilation=1) -> Tensor");

@@ -1,4 +1,5 @@
 // A prepared b: its tensors, and the check of calls that use it.
+#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
@@ -125,6 +126,15 @@ PreparedCall check_prepared(const at::Tensor& a, at::TensorList b, const Prepare
                     a.sym_size(0));
   check_lengths_of_rows(kOp, a, args.lengths, call.knobs);
   return call;
+}
+
+at::Tensor call_prepared(const at::Tensor& a, at::TensorList b, const PreparedArgs& args) {
+  static const auto op = c10::Dispatcher::singleton()
+                             .findSchemaOrThrow("scmp::sc_matmul", "prepared")
+                             .typed<decltype(prepared_kernel<nullptr>)>();
+  const LengthArgs& l = args.lengths;
+  return op.call(a, b, args.spec, args.group_a, l.stoc_len, l.row_stoc_len, l.rung_table,
+                 l.level_lens);
 }
 
 void check_codes(const char* op, const at::Tensor& codes, const MatmulKnobs& knobs) {

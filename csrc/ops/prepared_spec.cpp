@@ -44,6 +44,14 @@ PreparedSpec parse(const std::string& text) {
   for (int64_t size : out.shape) {
     require(size >= 0 && size < (int64_t{1} << 40), "spec: shape must hold sizes, got ", size);
   }
+  if (spec.contains("kernel")) {
+    out.kernel = optional_of<std::vector<int64_t>>(spec, "kernel").value_or(out.kernel);
+    const bool sizes = out.kernel.size() == 2 && out.kernel[0] > 0 && out.kernel[1] > 0 &&
+                       out.kernel[0] <= out.depth() && out.kernel[1] <= out.depth() &&
+                       out.depth() % (out.kernel[0] * out.kernel[1]) == 0;
+    require(out.kernel.empty() || sizes || out.depth() == 0,
+            "spec: kernel must be two sizes whose product divides D");
+  }
   out.granularity = value_of<std::string>(spec, "granularity");
   out.mode = value_of<std::string>(spec, "mode");
   out.sc_prec = value_of<int64_t>(spec, "sc_prec");
@@ -79,6 +87,7 @@ json or_null(const std::optional<T>& value) {
 std::string write_prepared_spec(const PreparedSpec& spec) {
   const json out = {{"version", kVersion},
                     {"shape", spec.shape},
+                    {"kernel", spec.kernel.empty() ? json(nullptr) : json(spec.kernel)},
                     {"granularity", spec.granularity},
                     {"mode", spec.mode},
                     {"sc_prec", spec.sc_prec},

@@ -12,7 +12,8 @@
 namespace scmp {
 
 struct PreparedSpec {
-  std::vector<int64_t> shape;  // of b: (M, D) or (B, M, D)
+  std::vector<int64_t> shape;   // of b: (M, D) or (B, M, D)
+  std::vector<int64_t> kernel;  // (kh, kw) where b is a convolution's weight; else empty
   std::string granularity, mode;
   int64_t sc_prec = 8, chunk_d = 0, group_b = 1;
   std::optional<int64_t> rng_levels;

@@ -114,6 +114,29 @@ void check_smooth_scales(const char* op, const char* operand, const at::Tensor& 
                     "'s device ", x.device(), ", got ", scales->device());
 }
 
+// b's shape, or that of what a convolution's weight lowers to.
+std::vector<int64_t> lowered_shape(const char* op, at::IntArrayRef shape, const MatmulArgs& args,
+                                   int64_t groups) {
+  TORCH_CHECK_VALUE(groups >= 1, op, ": groups must be at least 1, got ", groups);
+  TORCH_CHECK_VALUE(groups == 1 || shape.size() == 4, op,
+                    ": groups must be 1 unless b is a convolution's weight (4D), got ", groups);
+  if (shape.size() != 4) return shape.vec();
+  const int64_t out = shape[0], columns = shape[1] * shape[2] * shape[3];
+  TORCH_CHECK_VALUE(shape[2] >= 1 && shape[3] >= 1, op,
+                    ": a weight's kernel must have sizes of at least 1, got ", shape);
+  if (groups == 1) return {out, columns};
+  TORCH_CHECK_VALUE(out % groups == 0, op,
+                    ": a weight's Cout must be a multiple of groups = ", groups, ", got ", out);
+  TORCH_CHECK_VALUE(args.granularity == "per_row", op,
+                    ": a weight with groups > 1 needs granularity 'per_row', got '",
+                    args.granularity, "'");
+  TORCH_CHECK_VALUE(!args.smooth_scales, op,
+                    ": smooth_scales must be None for a weight with groups > 1, got a tensor");
+  TORCH_CHECK_VALUE(args.chunk_d == 0, op,
+                    ": chunk_d must be 0 for a weight with groups > 1, got ", args.chunk_d);
+  return {groups, out / groups, columns};
+}
+
 }  // namespace
 
 at::Tensor call_sc_matmul(const at::Tensor& a, const at::Tensor& b, const MatmulArgs& args) {
@@ -197,17 +220,27 @@ MatmulKnobs check_prepare(const char* op, const at::Tensor& b, const MatmulArgs&
   return knobs;
 }
 
-std::string prepare_spec(at::IntArrayRef shape, const MatmulArgs& args) {
+at::Tensor lowered_weight(const char* op, const at::Tensor& b, const MatmulArgs& args,
+                          int64_t groups) {
+  const std::vector<int64_t> shape = lowered_shape(op, b.sizes(), args, groups);
+  return b.dim() == 4 ? b.reshape(shape) : b;
+}
+
+std::string prepare_spec(at::IntArrayRef given, const MatmulArgs& args, int64_t groups) {
   const char* op = "prepare_spec";
-  TORCH_CHECK_VALUE(shape.size() == 2 || shape.size() == 3, op,
-                    ": shape must be 2D or 3D, (M, D) or (B, M, D), got ", shape);
-  for (int64_t size : shape) {
-    TORCH_CHECK_VALUE(size >= 0, op, ": shape must hold sizes of at least 0, got ", shape);
+  TORCH_CHECK_VALUE(given.size() >= 2 && given.size() <= 4, op,
+                    ": shape must be 2D or 3D, (M, D) or (B, M, D), or 4D of a convolution's "
+                    "weight, got ",
+                    given);
+  for (int64_t size : given) {
+    TORCH_CHECK_VALUE(size >= 0, op, ": shape must hold sizes of at least 0, got ", given);
   }
+  const std::vector<int64_t> shape = lowered_shape(op, given, args, groups);
   const MatmulKnobs knobs =
       check_matmul_knobs(op, static_cast<int64_t>(shape.size()), shape.back(), args);
   PreparedSpec spec;
-  spec.shape = shape.vec();
+  spec.shape = shape;
+  if (given.size() == 4) spec.kernel = {given[2], given[3]};
   spec.granularity = args.granularity;
   spec.mode = args.mode;
   spec.sc_prec = args.sc_prec;

@@ -92,7 +92,35 @@ void check_lengths_of_rows(const char* op, const at::Tensor& a, const LengthArgs
 MatmulKnobs check_prepare(const char* op, const at::Tensor& b, const MatmulArgs& args);
 
 /// The same from b's shape, as text.
-std::string prepare_spec(at::IntArrayRef shape, const MatmulArgs& args);
+std::string prepare_spec(at::IntArrayRef shape, const MatmulArgs& args, int64_t groups);
+
+/// b as sc_matmul takes it: itself, or a convolution's weight (Cout, Cin / groups, kh, kw) as
+/// (Cout, columns), with groups as (groups, Cout / groups, columns).
+at::Tensor lowered_weight(const char* op, const at::Tensor& b, const MatmulArgs& args,
+                          int64_t groups);
+
+/// A kernel of `prepare` from one that takes the arguments bundled.
+template <std::vector<at::Tensor> (*kernel)(const at::Tensor&, const MatmulArgs&, bool)>
+std::vector<at::Tensor> prepare_kernel(const at::Tensor& b, c10::string_view granularity,
+                                       c10::string_view mode, int64_t sc_prec, int64_t chunk_d,
+                                       int64_t group_b, std::optional<int64_t> rng_levels,
+                                       std::optional<c10::string_view> config,
+                                       bool halve_bipolar_stoc_len,
+                                       const std::optional<at::Tensor>& smooth_scales, bool expand,
+                                       int64_t groups) {
+  const MatmulArgs args{granularity,
+                        mode,
+                        sc_prec,
+                        {},
+                        chunk_d,
+                        1,
+                        group_b,
+                        rng_levels,
+                        config,
+                        halve_bipolar_stoc_len,
+                        present(smooth_scales)};
+  return kernel(lowered_weight("prepare", b, args, groups), args, expand);
+}
 
 /// The tensors of a prepared b, in the order of the operators' list.
 struct Prepared {
@@ -127,6 +155,9 @@ at::Tensor prepared_kernel(const at::Tensor& a, at::TensorList b, c10::string_vi
   return kernel(
       a, b, {spec, group_a, {stoc_len, present(row_stoc_len), present(rung_table), level_lens}});
 }
+
+/// The operator through the dispatcher.
+at::Tensor call_prepared(const at::Tensor& a, at::TensorList b, const PreparedArgs& args);
 
 /// Knobs of sc_matmul.prepared and its b.
 struct PreparedCall {

@@ -7,13 +7,14 @@ import torch
 
 from scmp_kernels.sc.config import config_argument
 from scmp_kernels.sc.lengths import length_arguments, longest_stream
+from scmp_kernels.sc.prepared import Prepared
 
 _Size = int | Sequence[int]
 
 
 def sc_conv2d(
     x: torch.Tensor,
-    weight: torch.Tensor,
+    weight: torch.Tensor | Prepared,
     bias: torch.Tensor | None = None,
     *,
     stride: _Size = 1,
@@ -42,7 +43,9 @@ def sc_conv2d(
 
     Args:
         x: (B, Cin, H, W) or (Cin, H, W), float16, bfloat16, float32 or float64.
-        weight: (Cout, Cin / groups, kh, kw).
+        weight: (Cout, Cin / groups, kh, kw); or what `scmp_kernels.prepare` made of it: then knobs
+            (and groups) left at their defaults are those that it was made for, others must be equal
+            to them; ``group_a`` and the lengths are free.
         bias: (Cout,), added in float32; dtypes may differ.
         stride, dilation: int or pair.
         padding: int or pair of zeros around x, ``"same"`` (stride 1) or ``"valid"``.
@@ -63,32 +66,46 @@ def sc_conv2d(
             it, what is allowed and what came.
     """
     op = torch.ops.scmp.sc_conv2d
+    geometry = {"stride": stride, "padding": padding, "dilation": dilation}
+    knobs = {
+        "granularity": granularity,
+        "mode": mode,
+        "sc_prec": sc_prec,
+        "chunk_d": chunk_d,
+        "group_b": group_b,
+        "rng_levels": rng_levels,
+        "config": config,
+        "halve_bipolar_stoc_len": halve_bipolar_stoc_len,
+        "groups": groups,
+    }
+    prepared = isinstance(weight, Prepared)
+    if prepared:
+        weight.check_knobs("sc_conv2d", knobs, smooth_scales)
+        longest = weight.longest_stream()
+    else:
+        longest = longest_stream(sc_prec, mode, halve_bipolar_stoc_len)
+    lengths = length_arguments("sc_conv2d", x, stoc_len, rung_table, level_lens, longest)
+    if prepared:
+        op = op.prepared_padding if isinstance(padding, str) else op.prepared
+        return op(
+            x,
+            weight.tensors,
+            weight.call_spec(),
+            bias,
+            group_a=group_a,
+            **geometry,
+            **lengths,
+        )
+    knobs["config"] = None if config is None else config_argument(config)
     return (op.padding if isinstance(padding, str) else op.default)(
         x,
         weight,
         bias,
-        stride=stride,
-        padding=padding,
-        dilation=dilation,
-        groups=groups,
-        granularity=granularity,
-        mode=mode,
-        sc_prec=sc_prec,
-        chunk_d=chunk_d,
         group_a=group_a,
-        group_b=group_b,
-        rng_levels=rng_levels,
-        config=None if config is None else config_argument(config),
-        halve_bipolar_stoc_len=halve_bipolar_stoc_len,
         smooth_scales=smooth_scales,
-        **length_arguments(
-            "sc_conv2d",
-            x,
-            stoc_len,
-            rung_table,
-            level_lens,
-            longest_stream(sc_prec, mode, halve_bipolar_stoc_len),
-        ),
+        **geometry,
+        **knobs,
+        **lengths,
     )
 
 

@@ -68,23 +68,17 @@ def sc_matmul(
             it, what is allowed and what came.
     """
     if isinstance(b, Prepared):
-        if smooth_scales is not None:
-            raise ValueError(
-                "sc_matmul: smooth_scales must be None with a prepared b, which holds its own, "
-                "got a value"
-            )
-        b.check_knobs(
-            {
-                "granularity": (granularity, "per_row"),
-                "mode": (mode, "bipolar"),
-                "sc_prec": (sc_prec, 8),
-                "chunk_d": (chunk_d, 0),
-                "group_b": (group_b, 1),
-                "rng_levels": (rng_levels, None),
-                "config": (config, None),
-                "halve_bipolar_stoc_len": (halve_bipolar_stoc_len, False),
-            }
-        )
+        knobs = {
+            "granularity": granularity,
+            "mode": mode,
+            "sc_prec": sc_prec,
+            "chunk_d": chunk_d,
+            "group_b": group_b,
+            "rng_levels": rng_levels,
+            "config": config,
+            "halve_bipolar_stoc_len": halve_bipolar_stoc_len,
+        }
+        b.check_knobs("sc_matmul", knobs, smooth_scales)
         lengths = length_arguments(
             "sc_matmul", a, stoc_len, rung_table, level_lens, b.longest_stream()
         )

@@ -12,15 +12,18 @@ from scmp_kernels.sc.config import StreamConfig, config_argument, is_recording
 from scmp_kernels.sc.lengths import longest_stream
 
 _BUFFERS = ("codes", "scales", "zero_points", "level_sums", "tensor_affine", "smooth_scales")
-_KNOBS = (
-    "granularity",
-    "mode",
-    "sc_prec",
-    "chunk_d",
-    "group_b",
-    "rng_levels",
-    "halve_bipolar_stoc_len",
-)
+_DEFAULTS = {  # of a call's knobs that must be those of `prepare`
+    "granularity": "per_row",
+    "mode": "bipolar",
+    "sc_prec": 8,
+    "chunk_d": 0,
+    "group_b": 1,
+    "rng_levels": None,
+    "config": None,
+    "halve_bipolar_stoc_len": False,
+    "groups": 1,
+}
+_KNOBS = tuple(name for name in _DEFAULTS if name not in ("config", "groups"))
 
 
 def _parse_spec(spec: Any) -> dict[str, Any]:
@@ -46,14 +49,17 @@ def _shown(value: Any) -> str:
 
 
 class Prepared(nn.Module):
-    """An operand b as `prepare` returns it; give it to `sc_matmul` in b's place.
+    """An operand as `prepare` returns it, for `sc_matmul` in b's or `sc_conv2d` in weight's place.
 
     Its buffers hold a form that every device can use, so it moves with ``.to()``, pickles,
     deep-copies and lives in a state_dict; casts leave them as they are. `spec` (JSON) says what it
     was made for and is the state_dict's extra state.
 
     Attributes:
-        shape: (M, D) or (B, M, D) of b.
+        shape: (M, D) or (B, M, D) of b; of a convolution's weight what it lowers to:
+            (Cout, Cin * kh * kw), with groups (groups, Cout / groups, Cin / groups * kh * kw).
+        kernel: (kh, kw) of a convolution's weight, else None.
+        groups: of a convolution's weight, else 1.
         granularity, mode, sc_prec, chunk_d, group_b, rng_levels, halve_bipolar_stoc_len, config:
             the knobs it was made for (config: dict or None).
         expand: whether it keeps its bit patterns for calls of the default length too.
@@ -84,6 +90,8 @@ class Prepared(nn.Module):
         for name in _KNOBS:
             setattr(self, name, fields[name])
         self.shape = tuple(fields["shape"])
+        self.kernel = tuple(fields.get("kernel") or ()) or None
+        self.groups = self.shape[0] if self.kernel and len(self.shape) == 3 else 1
         self.spec, self.config, self._call_spec = spec, config, call_spec
 
     @property
@@ -125,13 +133,23 @@ class Prepared(nn.Module):
         """The spec as a call passes it: whole where the call may be recorded in a graph."""
         return self.spec if is_recording() else self._call_spec
 
-    def check_knobs(self, knobs: Mapping[str, Any]) -> None:
+    def check_knobs(
+        self, op: str, knobs: Mapping[str, Any], smooth_scales: torch.Tensor | None
+    ) -> None:
         """Raise the ValueError of a call with other knobs than this was made for.
 
         Args:
-            knobs: name to (value, default); a value equal to its default counts as left out.
+            op: the operator's name, for errors.
+            knobs: name to value; one equal to its default in `prepare` counts as left out.
+            smooth_scales: the call's, which must be None.
         """
-        for name, (value, default) in knobs.items():
+        if smooth_scales is not None:
+            raise ValueError(
+                f"{op}: smooth_scales must be None with a prepared operand, which holds its own, "
+                "got a value"
+            )
+        for name, value in knobs.items():
+            default = _DEFAULTS[name]
             if value is default or (type(value) is type(default) and value == default):
                 continue
             made_for = getattr(self, name)
@@ -144,8 +162,8 @@ class Prepared(nn.Module):
                 same = type(value) is type(expected) and value == expected
             if not same:
                 raise ValueError(
-                    f"sc_matmul: {name} must be {_shown(made_for)}, for which b was prepared, or "
-                    f"left out, got {_shown(value)}"
+                    f"{op}: {name} must be {_shown(made_for)}, for which the operand was "
+                    f"prepared, or left out, got {_shown(value)}"
                 )
 
     def _same_config(self, value: Any) -> bool:
@@ -204,10 +222,10 @@ class Prepared(nn.Module):
         return f"shape={self.shape}, granularity={self.granularity!r}, mode={self.mode!r}"
 
     def forward(self, a: torch.Tensor, **knobs: Any) -> torch.Tensor:
-        """``sc_matmul(a, self, **knobs)``."""
-        from scmp_kernels.sc.matmul import sc_matmul
+        """``sc_matmul(a, self, **knobs)``; ``sc_conv2d`` where it is a convolution's weight."""
+        from scmp_kernels.sc import sc_conv2d, sc_matmul
 
-        return sc_matmul(a, self, **knobs)
+        return sc_matmul(a, self, **knobs) if self.kernel is None else sc_conv2d(a, self, **knobs)
 
 
 def prepare(
@@ -223,18 +241,23 @@ def prepare(
     halve_bipolar_stoc_len: bool = False,
     smooth_scales: torch.Tensor | None = None,
     expand: bool = False,
+    groups: int = 1,
 ) -> Prepared:
-    """Smooth and quantize operand b once, for many calls of `sc_matmul`.
+    """Smooth and quantize operand b once, for many calls of `sc_matmul` or `sc_conv2d`.
 
-    ``sc_matmul(a, prepare(b, **knobs))`` gives the bits of ``sc_matmul(a, b, **knobs)``. Call it
+    ``sc_matmul(a, prepare(b, **knobs))`` gives the bits of ``sc_matmul(a, b, **knobs)``, and
+    ``sc_conv2d(x, prepare(weight, **knobs))`` those of ``sc_conv2d(x, weight, **knobs)``. Call it
     outside compiled graphs. The environment's scramble settings are part of what it is made for.
 
     Args:
-        b: (M, D) or (B, M, D), float16, bfloat16, float32 or float64; must not require grad.
+        b: (M, D) or (B, M, D), or a convolution's weight (Cout, Cin / groups, kh, kw); float16,
+            bfloat16, float32 or float64; must not require grad.
         granularity, mode, sc_prec, chunk_d, group_b, rng_levels, config, halve_bipolar_stoc_len,
             smooth_scales: as in `sc_matmul`. ``group_a`` and stream lengths stay free.
         expand: on CUDA also keep b's bit patterns, for calls that name no ``stoc_len`` (18 bytes
             per element at 128 cycles). The CPU kernels read codes and gain nothing.
+        groups: groups of channels of a convolution's weight. More than 1 needs granularity
+            "per_row", ``chunk_d`` 0 and no ``smooth_scales``.
 
     Returns:
         Prepared.
@@ -263,6 +286,7 @@ def prepare(
         "halve_bipolar_stoc_len": halve_bipolar_stoc_len,
         "smooth_scales": None if smooth_scales is None else smooth_scales.detach(),
         "expand": expand,
+        "groups": groups,
     }
     tensors = torch.ops.scmp.prepare(b.detach(), granularity, **knobs)
     spec = torch.ops.scmp.prepare_spec(list(b.shape), granularity, **knobs)

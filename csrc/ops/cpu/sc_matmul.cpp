@@ -161,26 +161,11 @@ at::Tensor sc_matmul_cpu(const at::Tensor& a, const at::Tensor& b, const MatmulA
   return out;
 }
 
-std::vector<at::Tensor> prepare_cpu(const at::Tensor& b, c10::string_view granularity,
-                                    c10::string_view mode, int64_t sc_prec, int64_t chunk_d,
-                                    int64_t group_b, std::optional<int64_t> rng_levels,
-                                    std::optional<c10::string_view> config,
-                                    bool halve_bipolar_stoc_len,
-                                    const std::optional<at::Tensor>& smooth_scales,
+std::vector<at::Tensor> prepare_cpu(const at::Tensor& b, const MatmulArgs& args,
                                     bool /*expand: the CPU kernels read codes*/) {
-  const MatmulKnobs knobs = check_prepare("prepare", b,
-                                          {granularity,
-                                           mode,
-                                           sc_prec,
-                                           {},
-                                           chunk_d,
-                                           1,
-                                           group_b,
-                                           rng_levels,
-                                           config,
-                                           halve_bipolar_stoc_len,
-                                           smooth_scales});
-  const bool smoothed = smooth_scales && smooth_scales->defined();
+  const MatmulKnobs knobs = check_prepare("prepare", b, args);
+  const std::optional<at::Tensor>& smooth_scales = args.smooth_scales;
+  const bool smoothed = smooth_scales.has_value();
   Prepared out = empty_prepared(b, knobs, smoothed);
   Source source = source_of(b);
   if (smoothed) {
@@ -239,18 +224,21 @@ std::string prepare_spec_any(at::IntArrayRef shape, c10::string_view granularity
                              c10::string_view mode, int64_t sc_prec, int64_t chunk_d,
                              int64_t group_b, std::optional<int64_t> rng_levels,
                              std::optional<c10::string_view> config, bool halve_bipolar_stoc_len,
-                             const std::optional<at::Tensor>& smooth_scales, bool /*expand*/) {
-  return prepare_spec(shape, {granularity,
-                              mode,
-                              sc_prec,
-                              {},
-                              chunk_d,
-                              1,
-                              group_b,
-                              rng_levels,
-                              config,
-                              halve_bipolar_stoc_len,
-                              smooth_scales});
+                             const std::optional<at::Tensor>& smooth_scales, bool /*expand*/,
+                             int64_t groups) {
+  return prepare_spec(shape,
+                      {granularity,
+                       mode,
+                       sc_prec,
+                       {},
+                       chunk_d,
+                       1,
+                       group_b,
+                       rng_levels,
+                       config,
+                       halve_bipolar_stoc_len,
+                       present(smooth_scales)},
+                      groups);
 }
 
 }  // namespace
@@ -261,7 +249,7 @@ TORCH_LIBRARY_IMPL(scmp, CPU, m) {
   m.impl("expand_prepared", expand_prepared_cpu);
   m.impl("sc_matmul", sc_matmul_kernel<sc_matmul_cpu>);
   m.impl("sc_matmul.prepared", prepared_kernel<sc_matmul_prepared_cpu>);
-  m.impl("prepare", prepare_cpu);
+  m.impl("prepare", prepare_kernel<prepare_cpu>);
 }
 
 }  // namespace scmp

@@ -116,26 +116,9 @@ at::Tensor expand(const Prepared& b, const MatmulKnobs& knobs) {
   return expand_bits(make_problem(a, OperandB(b), knobs, plan, streams->tables, nullptr), b.codes);
 }
 
-std::vector<at::Tensor> prepare_cuda(const at::Tensor& b, c10::string_view granularity,
-                                     c10::string_view mode, int64_t sc_prec, int64_t chunk_d,
-                                     int64_t group_b, std::optional<int64_t> rng_levels,
-                                     std::optional<c10::string_view> config,
-                                     bool halve_bipolar_stoc_len,
-                                     const std::optional<at::Tensor>& smooth_scales,
-                                     bool with_bits) {
-  const std::optional<at::Tensor> scales = present(smooth_scales);
-  const MatmulKnobs knobs = check_prepare("prepare", b,
-                                          {granularity,
-                                           mode,
-                                           sc_prec,
-                                           {},
-                                           chunk_d,
-                                           1,
-                                           group_b,
-                                           rng_levels,
-                                           config,
-                                           halve_bipolar_stoc_len,
-                                           scales});
+std::vector<at::Tensor> prepare_cuda(const at::Tensor& b, const MatmulArgs& args, bool with_bits) {
+  const std::optional<at::Tensor>& scales = args.smooth_scales;
+  const MatmulKnobs knobs = check_prepare("prepare", b, args);
   const c10::cuda::CUDAGuard guard(b.device());
   if (scales) sync_check("prepare", knobs, *scales);
   if (b.numel() == 0) {  // never multiplied
@@ -163,7 +146,7 @@ at::Tensor expand_prepared_cuda(at::TensorList b, c10::string_view spec) {
 TORCH_LIBRARY_IMPL(scmp, CUDA, m) {
   m.impl("sc_matmul", sc_matmul_kernel<sc_matmul_cuda>);
   m.impl("sc_matmul.prepared", prepared_kernel<sc_matmul_prepared_cuda>);
-  m.impl("prepare", prepare_cuda);
+  m.impl("prepare", prepare_kernel<prepare_cuda>);
   m.impl("expand_prepared", expand_prepared_cuda);
 }
 
