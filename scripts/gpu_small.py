@@ -2,7 +2,7 @@
 
 import torch
 
-from scmp_kernels import _C, prepare, quant, sc_matmul
+from scmp_kernels import _C, prepare, quant, sc_conv2d, sc_matmul
 
 
 def main() -> None:
@@ -43,7 +43,45 @@ def main() -> None:
         ):
             for got, want in zip(run(x.cuda()), run(x), strict=True):
                 assert torch.equal(got.cpu(), want)
+    convolutions()
+    lengths_by_row()
     print("all equal")
+
+
+def convolutions() -> None:
+    """Gathered, depthwise and grouped, plain and prepared."""
+    x = torch.randn(2, 6, 9, 11)
+    for out, groups in ((5, 1), (6, 6), (4, 2)):
+        weight = torch.randn(out, 6 // groups, 3, 3)
+        for knobs in ({}, {"mode": "unipolar"}, {"group_a": 5}, {"stoc_len": 100}):
+            if knobs.get("group_a") and groups == 6:
+                continue
+            geometry = {"padding": 1, "stride": (2, 1)}
+            expected = sc_conv2d(x, weight, groups=groups, **geometry, **knobs)
+            for layout in (torch.contiguous_format, torch.channels_last):
+                on_gpu = x.cuda().to(memory_format=layout)
+                actual = sc_conv2d(on_gpu, weight.cuda(), groups=groups, **geometry, **knobs)
+                assert torch.equal(actual.cpu(), expected), (out, groups, knobs)
+            if "mode" not in knobs:
+                ready = prepare(weight.cuda(), groups=groups)
+                actual = sc_conv2d(x.cuda(), ready, **geometry, **knobs).cpu()
+                assert torch.equal(actual, expected), (out, groups, knobs)
+
+
+def lengths_by_row() -> None:
+    """Rows, and rows by chunk, of different lengths on every kernel."""
+    a, b = torch.randn(70, 90), torch.randn(33, 90)
+    rows = torch.arange(70) * 3 % 257
+    cells = torch.arange(70 * 6).view(70, 6) * 7 % 129
+    for lengths, knobs in ((rows, {}), (cells, {"chunk_d": 16, "halve_bipolar_stoc_len": True})):
+        expected = sc_matmul(a, b, stoc_len=lengths, **knobs)
+        for kernel in ["auto", *_C.cuda_kernels()]:
+            rows_taken = 5 if kernel == "few_rows" else len(a)
+            _C.set_cuda_kernel(kernel)
+            on_gpu = lengths[:rows_taken].cuda()
+            actual = sc_matmul(a[:rows_taken].cuda(), b.cuda(), stoc_len=on_gpu, **knobs).cpu()
+            assert torch.equal(actual, expected[:rows_taken]), kernel
+    _C.set_cuda_kernel("auto")
 
 
 if __name__ == "__main__":

@@ -91,7 +91,7 @@ def test_thresholds_against_numpy(metric, thresholds):
     if len(finite):
         with np.errstate(all="ignore"):
             span = finite.max() - finite.min()
-            if np.isfinite(span) and span >= 1e-8:
+            if np.isfinite(span) and float(span) >= 1e-8:
                 for i, value in enumerate(metric):
                     m = (value - finite.min()) / span
                     above = [k for k, t in enumerate(thresholds) if m >= np.float32(t)]

@@ -65,12 +65,19 @@ def check_tag(owner: str, name: str, value: Any) -> int | None:
     return check_any_integer(owner, name, value, "an integer or None")
 
 
+def check_number(owner: str, name: str, value: Any, low: float, high: float) -> float:
+    """Return a number in [low, high] as a float."""
+    real = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
+    if not real or not low <= value <= high:
+        raise ValueError(
+            f"{owner}: {name} must be a number in [{low}, {high}], got {one_line(value)}"
+        )
+    return float(value)
+
+
 def check_unit(owner: str, name: str, value: Any) -> float:
     """Return a number in [0, 1] as a float."""
-    real = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
-    if not real or not 0 <= value <= 1:
-        raise ValueError(f"{owner}: {name} must be a number in [0, 1], got {one_line(value)}")
-    return float(value)
+    return check_number(owner, name, value, 0, 1)
 
 
 def _units(owner: str, name: str, value: Any, count: int, rule: str) -> list[float]:
