@@ -5,6 +5,19 @@ import torch
 from scmp_kernels import _C, prepare, quant, sc_conv2d, sc_matmul
 
 
+def forced(kernel: str, *operands: torch.Tensor, **knobs) -> torch.Tensor | None:
+    """sc_matmul on one kernel, on the CPU; None where the kernel cannot run it."""
+    _C.set_cuda_kernel(kernel)
+    try:
+        return sc_matmul(*operands, **knobs).cpu()
+    except ValueError as error:
+        if "cannot run this" not in str(error):
+            raise
+        return None
+    finally:
+        _C.set_cuda_kernel("auto")
+
+
 def main() -> None:
     torch.manual_seed(0)
     a, b = torch.randn(131, 70), torch.randn(133, 70)
@@ -24,10 +37,9 @@ def main() -> None:
         on_gpu = {k: v.cuda() if torch.is_tensor(v) else v for k, v in knobs.items()}
         for kernel in ["auto", *_C.cuda_kernels()]:
             rows = 5 if kernel == "few_rows" else len(a)
-            _C.set_cuda_kernel(kernel)
-            actual = sc_matmul(a[:rows].cuda(), b.cuda(), **on_gpu).cpu()
-            assert torch.equal(actual, sc_matmul(a[:rows], b, **knobs)), (kernel, knobs)
-    _C.set_cuda_kernel("auto")
+            actual = forced(kernel, a[:rows].cuda(), b.cuda(), **on_gpu)
+            if actual is not None:
+                assert torch.equal(actual, sc_matmul(a[:rows], b, **knobs)), (kernel, knobs)
     for expand in (False, True):
         prepared = prepare(b.cuda(), halve_bipolar_stoc_len=True, expand=expand)
         actual = sc_matmul(a.cuda(), prepared).cpu()
@@ -77,11 +89,9 @@ def lengths_by_row() -> None:
         expected = sc_matmul(a, b, stoc_len=lengths, **knobs)
         for kernel in ["auto", *_C.cuda_kernels()]:
             rows_taken = 5 if kernel == "few_rows" else len(a)
-            _C.set_cuda_kernel(kernel)
             on_gpu = lengths[:rows_taken].cuda()
-            actual = sc_matmul(a[:rows_taken].cuda(), b.cuda(), stoc_len=on_gpu, **knobs).cpu()
-            assert torch.equal(actual, expected[:rows_taken]), kernel
-    _C.set_cuda_kernel("auto")
+            actual = forced(kernel, a[:rows_taken].cuda(), b.cuda(), stoc_len=on_gpu, **knobs)
+            assert actual is None or torch.equal(actual, expected[:rows_taken]), kernel
 
 
 if __name__ == "__main__":

@@ -32,8 +32,8 @@ def benchmark_shapes():
 
 @contextmanager
 def environment(variables):
-    """Set these SC_* variables and unset the others for a while."""
-    before = {name: os.environ.pop(name, None) for name in VARIABLES}
+    """Set these variables and unset the other SC_* ones for a while."""
+    before = {name: os.environ.pop(name, None) for name in {*VARIABLES, *variables}}
     os.environ.update(variables)
     try:
         yield

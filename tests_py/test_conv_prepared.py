@@ -156,7 +156,7 @@ def test_errors_of_preparing(knobs, message):
         ({"bias": randn(3)}, "bias must have shape .Cout,. = .4,."),
         ({"padding": "full"}, "padding must be 'same', 'valid', an int or a pair, got 'full'"),
         ({"stoc_len": torch.full((8,), 4)}, "row_stoc_len must have shape .B . Hout . Wout,."),
-        ({"stoc_len": 257}, "stoc_len must be in .1, 256., got 257"),
+        ({"stoc_len": 257}, "stoc_len must be in .1, 256. for sc_prec=8, got 257"),
         ({"weight": prepare(randn(4, 36))}, "weight must have been prepared from a 4D weight"),
     ],
 )

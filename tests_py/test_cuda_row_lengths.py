@@ -23,10 +23,12 @@ def check(a, b, **knobs):
     device = {k: v.cuda() if isinstance(v, torch.Tensor) else v for k, v in knobs.items()}
     lengths = {k: device.pop(k) for k in ("stoc_len", "rung_table", "level_lens") if k in device}
     made_for = {k: v for k, v in device.items() if k != "group_a"}
-    for weight in (b.cuda(), prepare(b.cuda(), **made_for)):
+    free = {k: v for k, v in device.items() if k != "smooth_scales"}
+    for weight, call in ((b.cuda(), device), (prepare(b.cuda(), **made_for), free)):
         for kernel in KERNELS:
             actual = on_cuda_kernel(
-                kernel, lambda weight=weight: sc_matmul(a.cuda(), weight, **device, **lengths)
+                kernel,
+                lambda weight=weight, call=call: sc_matmul(a.cuda(), weight, **call, **lengths),
             )
             if actual is not None:
                 assert_same_bits(actual.cpu(), expected, f"({kernel} kernel)")

@@ -145,7 +145,7 @@ UNFIT = [
     unfit("rng_levels must be in [1, 256] for sc_prec=8, got 0", rng_levels=0),
     unfit("rng_levels must be in [1, 128]", "got 129", rng_levels=129, **HALVED),
     unfit("2D or 3D", "[3]", shape=(3,)),
-    unfit("2D or 3D", "[1, 2, 4, 3]", shape=(1, 2, 4, 3)),
+    unfit("2D or 3D", "[1, 1, 2, 4, 3]", shape=(1, 1, 2, 4, 3)),
     unfit("config sng.q must have D = 3 entries, got 16", config=json.dumps(PLAIN_CONFIG)),
     unfit("config", config="{"),
 ]

@@ -4,6 +4,7 @@
 #include <sstream>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 
 namespace scmp {
 
@@ -17,6 +18,13 @@ std::string concat(const Parts&... parts) {
   std::ostringstream text;
   (text << ... << parts);
   return text.str();
+}
+
+/// A caller's text in an error message: short, on one line, in quotes.
+inline std::string in_quotes(std::string_view value) {
+  std::string text = "'";
+  for (char c : value.substr(0, 60)) text += (c < ' ' || c > '~') ? '?' : c;
+  return text + (value.size() > 60 ? "...'" : "'");
 }
 
 /// Throws ValueError with the parts joined into one line unless `condition` holds.

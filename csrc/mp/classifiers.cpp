@@ -15,11 +15,13 @@
 #include <cmath>
 #include <limits>
 
+#include "common/error.h"
 #include "ops/tensor_checks.h"
 
 namespace scmp {
 namespace {
 
+constexpr int64_t kMostLevels = 4096;    // as many lengths as a stream can have
 constexpr double kSmallestRange = 1e-8;  // of a metric: below it all rows are alike
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
@@ -31,7 +33,8 @@ at::Tensor compute_row_metric(const at::Tensor& x, c10::string_view name) {
                     "D of shape ", x.sym_sizes());
   check_dtype(op, "x", x);
   TORCH_CHECK_VALUE(name == "amax" || name == "l2" || name == "crest", op,
-                    ": name must be 'amax', 'l2' or 'crest', got '", name, "'");
+                    ": name must be 'amax', 'l2' or 'crest', got ",
+                    in_quotes(std::string_view(name)));
   const at::Tensor values = x.to(at::kDouble);
   if (x.sym_size(-1) == 0) return values.sum({-1}).to(at::kFloat);  // over nothing: 0
   if (name == "amax") return values.abs().amax(-1).to(at::kFloat);
@@ -100,23 +103,26 @@ at::Tensor levels_by_threshold(const at::Tensor& metric, at::ArrayRef<double> th
   return levels.masked_fill(alike, 0);
 }
 
-at::Tensor adaptive_classify_rows(const at::Tensor& metric,
-                                  const std::optional<at::ArrayRef<double>>& fractions,
-                                  const std::optional<at::ArrayRef<double>>& thresholds) {
+void check_adaptive(const at::Tensor& metric, const std::optional<at::ArrayRef<double>>& fractions,
+                    const std::optional<at::ArrayRef<double>>& thresholds) {
   const char* op = "adaptive_classify_rows";
   check_metric(op, metric);
   TORCH_CHECK_VALUE(fractions.has_value() != thresholds.has_value(), op,
                     ": give either target_fractions or thresholds");
-  if (fractions) {
-    check_fractions(op, *fractions);
-    return levels_by_rank(metric, *fractions);
-  }
+  if (fractions) return check_fractions(op, *fractions);
   double before = 1.0;
   for (double t : *thresholds) {
     TORCH_CHECK_VALUE(t >= 0.0 && t <= before, op,
                       ": thresholds must be non-increasing in [0, 1], got ", t, " after ", before);
     before = t;
   }
+}
+
+at::Tensor adaptive_classify_rows(const at::Tensor& metric,
+                                  const std::optional<at::ArrayRef<double>>& fractions,
+                                  const std::optional<at::ArrayRef<double>>& thresholds) {
+  check_adaptive(metric, fractions, thresholds);
+  if (fractions) return levels_by_rank(metric, *fractions);
   return levels_by_threshold(metric, *thresholds);
 }
 
@@ -129,7 +135,8 @@ at::Tensor classify_groups_by_range(const at::Tensor& weight, int64_t group_size
   check_dtype(op, "weight", weight);
   TORCH_CHECK_VALUE(threshold >= 0.0 && threshold <= 1.0, op, ": threshold must be in [0, 1], got ",
                     threshold);
-  TORCH_CHECK_VALUE(levels >= 2, op, ": levels must be at least 2, got ", levels);
+  TORCH_CHECK_VALUE(levels >= 2 && levels <= kMostLevels, op, ": levels must be in [2, ",
+                    kMostLevels, "], got ", levels);
   const int64_t rows = weight.size(0);
   const auto options = weight.options().dtype(at::kLong);
   if (rows == 0) return at::zeros({0}, options);
@@ -180,9 +187,9 @@ TORCH_LIBRARY_IMPL(scmp, Meta, m) {
     return row_levels_meta(metric);
   });
   m.impl("adaptive_classify_rows",
-         [](const at::Tensor& metric, const std::optional<at::ArrayRef<double>>&,
-            const std::optional<at::ArrayRef<double>>&) {
-           check_metric("adaptive_classify_rows", metric);
+         [](const at::Tensor& metric, const std::optional<at::ArrayRef<double>>& fractions,
+            const std::optional<at::ArrayRef<double>>& thresholds) {
+           check_adaptive(metric, fractions, thresholds);
            return row_levels_meta(metric);
          });
   m.impl("classify_groups_by_range", classify_groups_by_range);

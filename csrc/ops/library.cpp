@@ -74,6 +74,18 @@ TORCH_LIBRARY(scmp, m) {
       "int[2] stride=1, str padding=\"valid\", int[2] dilation=1, int group_a=1, "
       "int? stoc_len=None, Tensor? row_stoc_len=None, Tensor? rung_table=None, "
       "int[]? level_lens=None) -> Tensor");
+  // What sc_conv2d calls where the lowered input is gathered on the fly. Padding: top, bottom,
+  // left, right.
+  m.def(
+      "conv2d_products(Tensor x, Tensor weight, int[2] stride, int[4] padding, int[2] dilation, "
+      "int groups, str granularity, str mode, int sc_prec, int? stoc_len, int chunk_d, "
+      "int group_a, int group_b, int? rng_levels, str? config, bool halve_bipolar_stoc_len, "
+      "Tensor? smooth_scales, Tensor? row_stoc_len, Tensor? rung_table, int[]? level_lens) -> "
+      "Tensor");
+  m.def(
+      "conv2d_products.prepared(Tensor x, Tensor[] weight, str spec, int[2] stride, "
+      "int[4] padding, int[2] dilation, int group_a, int? stoc_len, Tensor? row_stoc_len, "
+      "Tensor? rung_table, int[]? level_lens) -> Tensor");
   m.def(
       "conv2d_lowered_rows(Tensor x, Tensor weight, *, int[2] stride=1, int[2] padding=0, "
       "int[2] dilation=1) -> Tensor");

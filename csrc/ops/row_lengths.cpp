@@ -19,8 +19,7 @@ void check_integers(const char* op, const char* name, const at::Tensor& x, const
 }
 
 c10::SymInt chunks_of(const at::Tensor& a, int64_t chunk_d) {
-  const c10::SymInt chunks = (a.sym_size(-1) + (chunk_d - 1)) / chunk_d;
-  return chunks.max(1);
+  return c10::SymInt((a.sym_size(-1) - 1) / chunk_d + 1).max(1);  // no overflow; 1 where D is 0
 }
 
 bool has_shape(const at::Tensor& x, const c10::SymInt& rows, const c10::SymInt& columns) {
@@ -102,16 +101,19 @@ Buffer<int16_t> host_row_lengths(const char* op, const LengthArgs& lengths, int6
 at::Tensor counted_elements(const at::Tensor& a, const LengthArgs& lengths, int64_t chunk_d) {
   at::Tensor counted;
   if (lengths.row_stoc_len) {
-    counted = lengths.row_stoc_len->gt(0);
+    counted = lengths.row_stoc_len->to(at::kLong).gt(0);
     if (a.dim() == 3 || counted.dim() == 1) return counted.unsqueeze(-1);
   } else {
-    counted = at::zeros_like(*lengths.rung_table, at::TensorOptions().dtype(at::kBool));
+    const at::Tensor rungs = lengths.rung_table->to(at::kLong);
+    counted = at::zeros_like(rungs, at::TensorOptions().dtype(at::kBool));
     for (size_t i = 0; i < lengths.level_lens->size(); ++i) {
       if ((*lengths.level_lens)[i] > 0) {
-        counted = counted.logical_or(lengths.rung_table->eq(static_cast<int64_t>(i)));
+        counted = counted.logical_or(rungs.eq(static_cast<int64_t>(i)));
       }
     }
   }
+  // One chunk is as wide as it needs to be.
+  if (chunks_of(a, chunk_d) == 1) return counted.expand_symint({a.sym_size(0), a.sym_size(1)});
   return at::repeat_interleave(counted, chunk_d, 1).slice_symint(1, 0, a.sym_size(1));
 }
 

@@ -8,6 +8,7 @@
 #include <algorithm>
 
 #include "cache/stream_cache.h"
+#include "common/error.h"
 #include "ops/tensor_checks.h"
 #include "ops/value_error.h"
 
@@ -36,14 +37,14 @@ void check_operands(const char* op, const at::Tensor& a, const at::Tensor& b) {
 Granularity check_granularity(const char* op, int64_t rank, const MatmulArgs& args) {
   const auto& name = args.granularity;
   TORCH_CHECK_VALUE(name == "per_row" || name == "per_tensor" || name == "per_head", op,
-                    ": granularity must be 'per_row', 'per_tensor' or 'per_head', got '", name,
-                    "'");
+                    ": granularity must be 'per_row', 'per_tensor' or 'per_head', got ",
+                    in_quotes(name));
   TORCH_CHECK_VALUE(args.mode == "bipolar" || args.mode == "unipolar", op,
-                    ": mode must be 'bipolar' or 'unipolar', got '", args.mode, "'");
+                    ": mode must be 'bipolar' or 'unipolar', got ", in_quotes(args.mode));
   if (name == "per_head") {
     TORCH_CHECK_VALUE(rank == 3, op, ": granularity 'per_head' needs 3D a and b, got ", rank, "D");
     TORCH_CHECK_VALUE(args.mode == "bipolar", op,
-                      ": granularity 'per_head' needs mode 'bipolar', got '", args.mode, "'");
+                      ": granularity 'per_head' needs mode 'bipolar', got ", in_quotes(args.mode));
     return Granularity::per_head;
   }
   return name == "per_row" ? Granularity::per_row : Granularity::per_tensor;
@@ -53,9 +54,9 @@ void check_grouping(const char* op, int64_t rank, const MatmulArgs& args, Granul
   TORCH_CHECK_VALUE(args.chunk_d >= 0, op, ": chunk_d must be at least 0, got ", args.chunk_d);
   if (args.chunk_d > 0) {
     TORCH_CHECK_VALUE(granularity == Granularity::per_row, op, ": chunk_d > 0 (got ", args.chunk_d,
-                      ") needs granularity 'per_row', got '", args.granularity, "'");
+                      ") needs granularity 'per_row', got ", in_quotes(args.granularity));
     TORCH_CHECK_VALUE(args.mode == "bipolar", op, ": chunk_d > 0 (got ", args.chunk_d,
-                      ") needs mode 'bipolar', got '", args.mode, "'");
+                      ") needs mode 'bipolar', got ", in_quotes(args.mode));
     TORCH_CHECK_VALUE(rank == 2, op, ": chunk_d > 0 (got ", args.chunk_d,
                       ") needs 2D a and b, got ", rank, "D");
   }
@@ -64,8 +65,8 @@ void check_grouping(const char* op, int64_t rank, const MatmulArgs& args, Granul
   for (const auto& [name, value] : groups) {
     TORCH_CHECK_VALUE(value >= 1, op, ": ", name, " must be at least 1, got ", value);
     TORCH_CHECK_VALUE(value == 1 || granularity == Granularity::per_row, op, ": ", name,
-                      " must be 1 unless granularity is 'per_row', got ", value, " with '",
-                      args.granularity, "'");
+                      " must be 1 unless granularity is 'per_row', got ", value, " with ",
+                      in_quotes(args.granularity));
   }
 }
 
@@ -128,12 +129,12 @@ std::vector<int64_t> lowered_shape(const char* op, at::IntArrayRef shape, const 
   TORCH_CHECK_VALUE(out % groups == 0, op,
                     ": a weight's Cout must be a multiple of groups = ", groups, ", got ", out);
   TORCH_CHECK_VALUE(args.granularity == "per_row", op,
-                    ": a weight with groups > 1 needs granularity 'per_row', got '",
-                    args.granularity, "'");
+                    ": a weight with groups > 1 needs granularity 'per_row', got ",
+                    in_quotes(args.granularity));
   TORCH_CHECK_VALUE(!args.smooth_scales, op,
                     ": smooth_scales must be None for a weight with groups > 1, got a tensor");
-  TORCH_CHECK_VALUE(args.chunk_d == 0, op,
-                    ": chunk_d must be 0 for a weight with groups > 1, got ", args.chunk_d);
+  TORCH_CHECK_VALUE(args.chunk_d == 0, op, ": chunk_d must be 0 for a weight with groups > 1, got ",
+                    args.chunk_d);
   return {groups, out / groups, columns};
 }
 

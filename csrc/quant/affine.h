@@ -37,18 +37,28 @@ SCMP_HOST_DEVICE Affine make_tensor_affine(const QuantScheme& scheme, double low
   return affine;
 }
 
+/// A scale from a range, and what values are divided by or multiplied with.
+SCMP_HOST_DEVICE void set_scale(const QuantScheme& scheme, float range, Affine& affine) {
+  const float reciprocal = f32_div(1.0f, static_cast<float>(scheme.qmax));
+  affine.scale = f32_mul(range > kRangeFloor ? range : kRangeFloor, reciprocal);
+  affine.factor = scheme.rounding == Rounding::divide ? affine.scale : f32_div(1.0f, affine.scale);
+}
+
+/// The map of one bipolar group with the largest magnitude `amax`; not for Rounding::tensor.
+SCMP_HOST_DEVICE Affine make_bipolar_affine(const QuantScheme& scheme, float amax) {
+  Affine affine;
+  set_scale(scheme, amax, affine);
+  return affine;
+}
+
 /// The map of one group with finite extremes `low` and `high` (bipolar: amax in `high`).
 SCMP_HOST_DEVICE Affine make_affine(const QuantScheme& scheme, float low, float high) {
   if (scheme.rounding == Rounding::tensor) return make_tensor_affine(scheme, low, high);
-  const float reciprocal = f32_div(1.0f, static_cast<float>(scheme.qmax));
-  const float range = scheme.unipolar ? f32_sub(high, low) : high;
+  if (!scheme.unipolar) return make_bipolar_affine(scheme, high);
   Affine affine;
-  affine.scale = f32_mul(range > kRangeFloor ? range : kRangeFloor, reciprocal);
-  if (scheme.unipolar) {
-    affine.zero_point =
-        static_cast<float>(clamp_zero_point(rintf(f32_div(-low, affine.scale)), scheme.qmax));
-  }
-  affine.factor = scheme.rounding == Rounding::divide ? affine.scale : f32_div(1.0f, affine.scale);
+  set_scale(scheme, f32_sub(high, low), affine);
+  affine.zero_point =
+      static_cast<float>(clamp_zero_point(rintf(f32_div(-low, affine.scale)), scheme.qmax));
   return affine;
 }
 

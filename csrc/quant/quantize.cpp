@@ -72,7 +72,7 @@ Buffer<float> row_buffer(const Source& source) { return Buffer<float>(source.dim
 }  // namespace
 
 int64_t chunk_count(int64_t dim, int64_t chunk) {
-  return chunk > 0 ? std::max<int64_t>(1, (dim + chunk - 1) / chunk) : 1;
+  return chunk > 0 && dim > 0 ? (dim - 1) / chunk + 1 : 1;
 }
 
 bool one_row_groups(const Source& source, const Grouping& grouping) {

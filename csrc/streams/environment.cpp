@@ -14,16 +14,10 @@ std::string variable(const char* name) {
   return value ? value : "";
 }
 
-std::string quoted(const std::string& value) {
-  std::string text = "'";
-  for (char c : value.substr(0, 60)) text += (c < ' ' || c > '~') ? '?' : c;
-  return text + (value.size() > 60 ? "...'" : "'");
-}
-
 bool flag(const char* name, bool unset) {
   const std::string value = variable(name);
   if (value.empty()) return unset;
-  require(value == "0" || value == "1", name, " must be 0 or 1, got ", quoted(value));
+  require(value == "0" || value == "1", name, " must be 0 or 1, got ", in_quotes(value));
   return value == "1";
 }
 
@@ -34,7 +28,7 @@ int64_t mask_count() {
     if (value == std::to_string(masks)) return masks;
   }
   throw ValueError(
-      concat("SC_SCRAMBLE_MASKS must be a power of two from 1 to 2**30, got ", quoted(value)));
+      concat("SC_SCRAMBLE_MASKS must be a power of two from 1 to 2**30, got ", in_quotes(value)));
 }
 
 ScrambleMode scramble_mode() {
@@ -44,7 +38,7 @@ ScrambleMode scramble_mode() {
   if (value == "off") return ScrambleMode::off;
   if (value == "random") return ScrambleMode::random;
   throw ValueError(
-      concat("SC_OWEN_MODE must be bitrev, counter, random or off, got ", quoted(value)));
+      concat("SC_OWEN_MODE must be bitrev, counter, random or off, got ", in_quotes(value)));
 }
 
 std::vector<uint16_t> random_permutation(int size) {

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from scmp_kernels.mp.assignment import RowAssignment
+from scmp_kernels.mp.checks import check_list, check_unit
 
 if TYPE_CHECKING:
     from scmp_kernels.mp.config import AdaptiveMPConfig, RangeMPConfig
@@ -51,10 +52,17 @@ def classify_rows_by_metric(
     Raises:
         ValueError: an argument does not fit.
     """
-    levels, fractions = list(stoc_len_levels), [float(f) for f in level_fractions]
+    owner = "classify_rows_by_metric"
+    levels = check_list(owner, "stoc_len_levels", stoc_len_levels, "stream lengths")
+    fractions = [
+        check_unit(owner, f"level_fractions[{i}]", fraction)
+        for i, fraction in enumerate(
+            check_list(owner, "level_fractions", level_fractions, "numbers in [0, 1]")
+        )
+    ]
     if len(levels) != len(fractions):
         raise ValueError(
-            "classify_rows_by_metric: level_fractions must have one entry per level, "
+            f"{owner}: level_fractions must have one entry per level, "
             f"{len(levels)}, got {len(fractions)}"
         )
     row_levels = torch.ops.scmp.classify_rows_by_metric(metric, fractions)
@@ -89,7 +97,7 @@ def adaptive_classify_rows(
         ValueError: an argument does not fit, or the config has no thresholds for it.
     """
     levels = list(config.stoc_len_levels)
-    if metric.dim() == 1 and metric.shape[0] == 0:
+    if isinstance(metric, torch.Tensor) and metric.dim() == 1 and metric.shape[0] == 0:
         return RowAssignment.from_levels(metric.new_zeros(0, dtype=torch.long), levels)
     if config.target_fractions is not None:
         fractions = [float(f) for f in config.target_fractions]

@@ -6,8 +6,12 @@ A group that holds NaN or Inf gives q = 0 and a NaN scale (and zero point).
 
 import torch
 
+from scmp_kernels.sc.rng import one_line
+
 
 def _require_rank(name: str, x: torch.Tensor, rank: int) -> None:
+    if not isinstance(x, torch.Tensor):
+        raise ValueError(f"{name}: x must be a tensor, got {one_line(x)}")
     if x.dim() != rank:
         raise ValueError(f"{name}: x must be {rank}D, got {x.dim()}D of shape {tuple(x.shape)}")
 

@@ -187,7 +187,10 @@ def load_config(filepath):
     if not isinstance(metadata, dict):
         raise ValueError(f"{owner}: metadata must be a dict, got {one_line(metadata)}")
     _check_config(owner, content["config"])
-    return StreamConfig(content["config"]), metadata
+    try:
+        return StreamConfig(content["config"]), metadata
+    except ValueError as error:
+        raise ValueError(f"{owner}: {error}") from None
 
 
 def _check_keys(owner, name, value, required, optional=()):

@@ -8,6 +8,7 @@ import torch
 from scmp_kernels.sc.config import config_argument
 from scmp_kernels.sc.lengths import length_arguments, longest_stream
 from scmp_kernels.sc.prepared import Prepared
+from scmp_kernels.sc.rng import one_line
 
 _Size = int | Sequence[int]
 
@@ -129,6 +130,10 @@ def conv2d_lowered_rows(
     Raises:
         ValueError: the geometry does not fit.
     """
+    if not isinstance(groups, int) or groups < 1:
+        raise ValueError(
+            f"conv2d_lowered_rows: groups must be an integer of at least 1, got {one_line(groups)}"
+        )
     if groups > 1:
         return None
     op = torch.ops.scmp.conv2d_lowered_rows

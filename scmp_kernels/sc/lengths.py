@@ -9,15 +9,19 @@ from torch.compiler import is_compiling
 
 def longest_stream(sc_prec: int, mode: str, halve_bipolar_stoc_len: bool) -> int:
     """The most cycles that a stream can have under these knobs, checked or not."""
-    if not isinstance(sc_prec, int) or not 2 <= sc_prec <= 12:
+    typed = isinstance(sc_prec, int) and isinstance(mode, str)
+    if not typed or not isinstance(halve_bipolar_stoc_len, bool) or not 2 <= sc_prec <= 12:
         return 0  # the operator will say so
     return 2**sc_prec // (2 if halve_bipolar_stoc_len and mode == "bipolar" else 1)
 
 
 def _on_device(
-    name: str, values: torch.Tensor, most: int, device: torch.device, op: str
+    name: str, values: torch.Tensor, most: int, operand: torch.Tensor, op: str
 ) -> torch.Tensor:
     """`values` on the operand's device; checked first where they come from the CPU."""
+    if not isinstance(values, torch.Tensor) or not isinstance(operand, torch.Tensor):
+        return values  # the operator will say so
+    device = operand.device
     if values.device == device or values.device.type != "cpu" or device.type == "meta":
         return values
     if values.numel() and not is_compiling():
@@ -56,10 +60,10 @@ def length_arguments(
     row_stoc_len = None
     if isinstance(stoc_len, torch.Tensor):
         stoc_len, row_stoc_len = None, stoc_len
-        row_stoc_len = _on_device("stoc_len", row_stoc_len, longest, operand.device, op)
-    if rung_table is not None and level_lens is not None:
+        row_stoc_len = _on_device("stoc_len", row_stoc_len, longest, operand, op)
+    if rung_table is not None and isinstance(level_lens, Sequence):
         most = len(level_lens) - 1
-        rung_table = _on_device("rung_table", rung_table, most, operand.device, op)
+        rung_table = _on_device("rung_table", rung_table, most, operand, op)
     return {
         "stoc_len": stoc_len,
         "row_stoc_len": row_stoc_len,

@@ -10,6 +10,7 @@ from torch.compiler import is_compiling
 
 from scmp_kernels.sc.config import StreamConfig, config_argument, is_recording
 from scmp_kernels.sc.lengths import longest_stream
+from scmp_kernels.sc.rng import one_line
 
 _BUFFERS = ("codes", "scales", "zero_points", "level_sums", "tensor_affine", "smooth_scales")
 _DEFAULTS = {  # of a call's knobs that must be those of `prepare`
@@ -26,26 +27,26 @@ _DEFAULTS = {  # of a call's knobs that must be those of `prepare`
 _KNOBS = tuple(name for name in _DEFAULTS if name not in ("config", "groups"))
 
 
-def _parse_spec(spec: Any) -> dict[str, Any]:
-    """The fields of a spec; a ValueError where they are not all there."""
+def _parse_spec(spec: Any) -> tuple[dict[str, Any], StreamConfig | None]:
+    """The fields of a spec and its config; a ValueError where it is none."""
     try:
         fields = json.loads(spec)
+        if not isinstance(fields, dict):
+            raise ValueError(f"a JSON object is needed, got {one_line(fields)}")
         missing = [name for name in (*_KNOBS, "shape", "config") if name not in fields]
-    except (TypeError, ValueError) as error:
+        if missing:
+            raise ValueError(f"without {missing[0]} here")
+        for name in ("shape", "kernel"):
+            sizes = fields.get(name, [])
+            if not isinstance(sizes, list) and not (name == "kernel" and sizes is None):
+                raise ValueError(f"{name} must be a list, got {one_line(sizes)}")
+        text = fields["config"]
+        return fields, None if text is None else StreamConfig(json.loads(text))
+    except (TypeError, ValueError, RecursionError) as error:
+        reason = " ".join(str(error).split())
         raise ValueError(
-            f"Prepared: the extra state must be the spec of a Prepared: {error}"
+            f"Prepared: the extra state must be the spec of a Prepared: {reason}"
         ) from None
-    if missing:
-        raise ValueError(
-            f"Prepared: the extra state must be the spec of a Prepared, without {missing[0]} here"
-        )
-    return fields
-
-
-def _shown(value: Any) -> str:
-    """A value in an error message, in one short line."""
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
 
 
 class Prepared(nn.Module):
@@ -81,11 +82,10 @@ class Prepared(nn.Module):
 
     def _take_spec(self, spec: str) -> None:
         """Read the knobs off `spec`; nothing is taken where it is malformed."""
-        fields = _parse_spec(spec)
+        fields, config = _parse_spec(spec)
         # A call passes the config by its digest; this object keeps it alive.
-        config, call_spec = None, spec
-        if fields["config"] is not None:
-            config = StreamConfig(json.loads(fields["config"]))
+        call_spec = spec
+        if config is not None:
             call_spec = json.dumps({**fields, "config": config.digest})
         for name in _KNOBS:
             setattr(self, name, fields[name])
@@ -162,8 +162,8 @@ class Prepared(nn.Module):
                 same = type(value) is type(expected) and value == expected
             if not same:
                 raise ValueError(
-                    f"{op}: {name} must be {_shown(made_for)}, for which the operand was "
-                    f"prepared, or left out, got {_shown(value)}"
+                    f"{op}: {name} must be {one_line(made_for)}, for which the operand was "
+                    f"prepared, or left out, got {one_line(value)}"
                 )
 
     def _same_config(self, value: Any) -> bool:
@@ -175,7 +175,7 @@ class Prepared(nn.Module):
             return text == self.config.digest
         try:
             return json.loads(text) == self.config
-        except ValueError:
+        except (ValueError, RecursionError):
             return False
 
     def get_extra_state(self) -> str:
@@ -196,9 +196,20 @@ class Prepared(nn.Module):
             missing_keys.extend(missing)
             return
         _parse_spec(state_dict[prefix + "_extra_state"])
+        assign = local_metadata.get("assign_to_params_buffers", False)
+        for name in _BUFFERS:
+            loaded, current = state_dict[prefix + name], getattr(self, name)
+            if not isinstance(loaded, torch.Tensor):
+                error_msgs.append(
+                    f"Prepared: {prefix}{name} must be a tensor, got {one_line(loaded)}"
+                )
+                return
+            if loaded.is_meta and not current.is_meta and not assign:
+                error_msgs.append(f"Prepared: {prefix}{name} must have values, got a meta tensor")
+                return
         for name in _BUFFERS:  # those of another shape are taken over too
             loaded, current = state_dict[prefix + name], getattr(self, name)
-            if isinstance(loaded, torch.Tensor) and loaded.shape != current.shape:
+            if loaded.shape != current.shape:
                 setattr(self, name, torch.empty_like(loaded, device=current.device))
         super()._load_from_state_dict(
             state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
@@ -271,7 +282,10 @@ def prepare(
             "prepare: call it outside compiled graphs and pass what it returns, "
             "got a call in a graph that is being compiled"
         )
-    if torch.is_grad_enabled() and isinstance(b, torch.Tensor) and b.requires_grad:
+    for name, tensor in (("b", b), ("smooth_scales", smooth_scales)):
+        if not isinstance(tensor, torch.Tensor) and (name == "b" or tensor is not None):
+            raise ValueError(f"prepare: {name} must be a tensor, got {one_line(tensor)}")
+    if torch.is_grad_enabled() and b.requires_grad:
         raise ValueError(
             "prepare: b must not require grad (a prepared operand has no gradient): pass "
             "b.detach() or use torch.no_grad(), got one that does"

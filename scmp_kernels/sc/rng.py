@@ -22,10 +22,10 @@ MAX_LENGTH = 30
 """Largest number of bits of a generator."""
 
 
-def one_line(value):
-    """Return repr(value) as one short line."""
+def one_line(value, most=100):
+    """Return repr(value) as one line of at most `most` characters."""
     text = " ".join(repr(value).split())
-    return text if len(text) <= 100 else text[:97] + "..."
+    return text if len(text) <= most else text[: most - 3] + "..."
 
 
 def check_integer(owner, name, value, low, high=None):
@@ -42,9 +42,12 @@ def check_integer(owner, name, value, low, high=None):
 
 def _sequence(owner, name, value, allowed):
     """Return `value` as a list, or raise a ValueError."""
-    if isinstance(value, (str, bytes, dict)) or not hasattr(value, "__iter__"):
-        raise ValueError(f"{owner}: {name} must be {allowed}, got {one_line(value)}")
-    return list(value)
+    try:
+        if not isinstance(value, (str, bytes, dict)):
+            return list(value)
+    except TypeError:  # no iterable, or an array without dimensions
+        pass
+    raise ValueError(f"{owner}: {name} must be {allowed}, got {one_line(value)}")
 
 
 class _Generator:

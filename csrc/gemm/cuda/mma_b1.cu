@@ -189,7 +189,7 @@ template <int kWords, bool kSigned, int kThreads>
 __device__ void expand_tiles(const GemmProblem& p, int64_t first, int64_t count, int64_t stages,
                              uint8_t* workspace) {
   if constexpr (kWords <= 8) {
-    expand_share<kWords, kSigned, kThreads, BOrder::lanes>(
+    expand_share<Expander<kWords, kSigned, kThreads, BOrder::lanes>, BStage<kWords>::kBytes>(
         p, p.tables.b_bits, static_cast<uint32_t>(first), static_cast<uint32_t>(count * stages),
         static_cast<uint32_t>(stages), workspace);
   } else {

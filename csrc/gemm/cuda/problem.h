@@ -39,12 +39,20 @@ struct GemmProblem {
   // quantizer made (a damaged prepared b), and their outputs become NaN.
   uint8_t* damaged = nullptr;
 
+  // Where set (wgmma_b1 alone), a's rows come sorted by descending length: the i-th of a batch
+  // entry is row row_order[batch * n + i] of scales and outputs, and rows kWgmmaRows * k and after
+  // need the first row_words[(batch * blocks + k) * chunks + chunk] words of the streams, at least
+  // one.
+  const int32_t* row_order = nullptr;
+  const int32_t* row_words = nullptr;
+
   // Where set, kernels write exact sums of parts of the K axis here instead of outputs:
   // (slots, batches, n, m). Every chunk has slots / chunks parts, in order.
   int32_t* partial = nullptr;
   int64_t slots = 0;
 };
 
+constexpr int kWgmmaRows = 256;    // of a that a block of wgmma_b1 takes together
 constexpr int kTileColumns = 128;  // of the tiles that the matrix kernels work on
 
 /// Tiles of kTileColumns outputs side by side, over all batches.

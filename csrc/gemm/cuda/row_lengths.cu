@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "common/error.h"
 #include "gemm/cuda/lanes.cuh"
 #include "gemm/dequantize.h"
 #include "quant/affine.h"
@@ -10,7 +11,17 @@ namespace scmp::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int64_t kMostBlocks = 1 << 20;
+constexpr int kTileRows = 64;  // that a block stages
+constexpr int kSortThreads = 1024;
+constexpr int kMostLength = 4096;
+
+__device__ bool good(const RowLengthArgs& args, int length) {
+  return length >= 0 && length <= args.longest;
+}
+
+__device__ int length_of(const RowLengthArgs& args, int64_t row, int64_t chunk) {
+  return args.lengths[args.length_per_chunk ? row * args.chunks + chunk : row];
+}
 
 // Cycles of the first `length` at which a lane's sequence is below `code`.
 __device__ int enabled_cycles(const CycleTables& t, int64_t lane, int length, int code) {
@@ -27,55 +38,122 @@ __device__ int enabled_cycles(const CycleTables& t, int64_t lane, int length, in
   return count;
 }
 
-// One element of the output: batch, stage, row and position within the stage.
-__device__ void stage_element(const RowLengthArgs& args, int64_t i) {
+// A block takes kTileRows rows of one stage.
+__global__ void __launch_bounds__(kThreads)
+    stage_rows(const __grid_constant__ RowLengthArgs args, uint32_t tiles) {
   const StageLayout& l = args.layout;
-  const int64_t position = i % l.positions, row = i / l.positions % args.rows;
-  const int64_t stage = i / l.positions / args.rows % l.stages;
-  const int64_t batch = i / l.positions / args.rows / l.stages;
+  const uint32_t tile = blockIdx.x % tiles;
+  const int64_t batch = blockIdx.x / tiles / l.stages, stage = blockIdx.x / tiles % l.stages;
   const int64_t chunk = stage / l.stages_per_chunk;
-  // Within the chunk: of the output, and of a.
-  const int64_t to = stage % l.stages_per_chunk * l.positions + position;
-  const int64_t from = args.full ? to / 2 : to;
-  const int64_t a_row = batch * args.rows + row;
-  const int length = args.lengths[args.length_per_chunk ? a_row * args.chunks + chunk : a_row];
-  const bool good = length >= 0 && length <= args.longest;
-  if (to == 0) {
-    float c = 0.0f;
-    if (!good) {
-      c = quiet_nan();
-    } else if (length > 0) {
-      c = length_factor(args.qmax_squared, length);
+  const int64_t first = stage % l.stages_per_chunk * l.positions;  // within the chunk
+  const int64_t columns = min(args.chunk, args.columns - chunk * args.chunk);
+  const int shift = __ffs(l.positions) - 1;
+  int16_t* out = args.cycles + ((batch * l.stages + stage) * l.rows_padded << shift);
+  for (int i = threadIdx.x; i < kTileRows << shift; i += kThreads) {
+    const int64_t to_row = int64_t{tile} * kTileRows + (i >> shift);
+    if (to_row >= args.rows) return;
+    const int64_t to = first + (i & (l.positions - 1)), from = args.full ? to / 2 : to;
+    const int64_t row = args.row_order ? args.row_order[batch * args.rows + to_row] : to_row;
+    const int64_t a_row = batch * args.rows + row;
+    const int length = length_of(args, a_row, chunk);
+    const bool usable = good(args, length);
+    if (to == 0) {
+      float c = 0.0f;
+      if (!usable) {
+        c = quiet_nan();
+      } else if (length > 0) {
+        c = length_factor(args.qmax_squared, length);
+      }
+      args.row_c[a_row * args.chunks + chunk] = c;
     }
-    args.row_c[a_row * args.chunks + chunk] = c;
+    int cycles = 0;
+    if (usable && (!args.full || (length == args.full) == (to % 2 == 1)) && from < columns) {
+      const int code = args.codes[a_row * args.columns + chunk * args.chunk + from];
+      const int64_t lane = lane_of_position(args.tables.lane_of, args.tables.lanes, to);
+      cycles = enabled_cycles(args.tables, lane, length, abs(code));
+      if (code < 0) cycles = -cycles;
+    }
+    out[(to_row << shift) + (i & (l.positions - 1))] = static_cast<int16_t>(cycles);
   }
-  int signed_cycles = 0;
-  const bool used = !args.full || (length == args.full) == (to % 2 == 1);
-  if (good && used && from < min(args.chunk, args.columns - chunk * args.chunk)) {
-    const int code = args.codes[a_row * args.columns + chunk * args.chunk + from];
-    const int64_t lane = lane_of_position(args.tables.lane_of, args.tables.lanes, to);
-    const int cycles = enabled_cycles(args.tables, lane, length, abs(code));
-    signed_cycles = code < 0 ? -cycles : cycles;
-  }
-  args.cycles[((batch * l.stages + stage) * l.rows_padded + row) * l.positions + position] =
-      static_cast<int16_t>(signed_cycles);
 }
 
-__global__ void __launch_bounds__(kThreads)
-    stage_rows(const __grid_constant__ RowLengthArgs args, int64_t count) {
-  const int64_t stride = int64_t{gridDim.x} * kThreads;
-  for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < count; i += stride) {
-    stage_element(args, i);
+// What a row is sorted by: its longest stream, as the others do not go beyond.
+__device__ int sort_key(const RowLengthArgs& args, int64_t row) {
+  int most = 0;
+  for (int64_t chunk = 0; chunk < (args.length_per_chunk ? args.chunks : 1); ++chunk) {
+    const int length = length_of(args, row, chunk);
+    if (good(args, length)) most = max(most, length);
+  }
+  return most;
+}
+
+// Sorts the rows of a batch entry by counting, in no order among equals: one block each.
+__global__ void __launch_bounds__(kSortThreads)
+    sort_rows_kernel(const __grid_constant__ RowLengthArgs args) {
+  __shared__ int start[kMostLength + 1];  // rows of a key, then where the next one goes
+  __shared__ int sums[kSortThreads];
+  constexpr int kKeys = kMostLength / kSortThreads + 1;  // of a thread, the longest first
+  const int64_t batch = blockIdx.x, first = batch * args.rows;
+  for (int i = threadIdx.x; i <= kMostLength; i += kSortThreads) start[i] = 0;
+  __syncthreads();
+  for (int64_t row = threadIdx.x; row < args.rows; row += kSortThreads) {
+    atomicAdd(&start[sort_key(args, first + row)], 1);
+  }
+  __syncthreads();
+  int own = 0;
+  for (int i = 0; i < kKeys; ++i) {
+    const int key = kMostLength - static_cast<int>(threadIdx.x) * kKeys - i;
+    if (key >= 0) own += start[key];
+  }
+  sums[threadIdx.x] = own;
+  __syncthreads();
+  for (int step = 1; step < kSortThreads; step *= 2) {
+    const int before = threadIdx.x >= step ? sums[threadIdx.x - step] : 0;
+    __syncthreads();
+    sums[threadIdx.x] += before;
+    __syncthreads();
+  }
+  int next = sums[threadIdx.x] - own;
+  for (int i = 0; i < kKeys; ++i) {
+    const int key = kMostLength - static_cast<int>(threadIdx.x) * kKeys - i;
+    if (key < 0) continue;
+    const int rows = start[key];
+    start[key] = next;
+    next += rows;
+  }
+  __syncthreads();
+  for (int64_t row = threadIdx.x; row < args.rows; row += kSortThreads) {
+    const int to = atomicAdd(&start[sort_key(args, first + row)], 1);
+    args.row_order[first + to] = static_cast<int32_t>(row);
+  }
+  const int64_t blocks = (args.rows + kWgmmaRows - 1) / kWgmmaRows;
+  int32_t* words = args.row_words + batch * blocks * args.chunks;
+  for (int64_t i = threadIdx.x; i < blocks * args.chunks; i += kSortThreads) words[i] = 1;
+  __syncthreads();
+  for (int64_t i = threadIdx.x; i < args.rows * args.chunks; i += kSortThreads) {
+    const int64_t place = i / args.chunks, chunk = i - place * args.chunks;
+    const int length = length_of(args, first + args.row_order[first + place], chunk);
+    const int need = good(args, length) ? (length + 31) / 32 : 0;
+    int32_t* to = words + place / kWgmmaRows * args.chunks + chunk;
+    if (need > *to) atomicMax(to, need);
   }
 }
 
 }  // namespace
 
+void sort_rows(const RowLengthArgs& args, cudaStream_t stream) {
+  require(args.longest <= kMostLength && args.rows < (int64_t{1} << 31),
+          "rows must be fewer than 2**31 on CUDA, got ", args.rows);
+  sort_rows_kernel<<<static_cast<unsigned>(args.batches), kSortThreads, 0, stream>>>(args);
+}
+
 void stage_row_lengths(const RowLengthArgs& args, cudaStream_t stream) {
-  const StageLayout& l = args.layout;
-  const int64_t count = args.batches * l.stages * args.rows * l.positions;
-  const int64_t blocks = std::min((count + kThreads - 1) / kThreads, kMostBlocks);
-  stage_rows<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(args, count);
+  const int64_t tiles = (args.rows + kTileRows - 1) / kTileRows;
+  const int64_t blocks = args.batches * args.layout.stages * tiles;
+  require(blocks < (int64_t{1} << 31), "rows times columns must be fewer on CUDA: ", blocks,
+          " blocks of them");
+  stage_rows<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(args,
+                                                                     static_cast<uint32_t>(tiles));
 }
 
 }  // namespace scmp::cuda

@@ -33,8 +33,13 @@ struct RowLengthArgs {
   CycleTables tables;         // of the output's positions
   StageLayout layout;         // of the output
   int16_t* cycles = nullptr;  // sign * enabled cycles, in `layout`
-  float* row_c = nullptr;     // (batches * rows, chunks): c, 0 where the length is 0
+  int32_t* row_order = nullptr;  // where set, rows are sorted: see GemmProblem
+  int32_t* row_words = nullptr;
+  float* row_c = nullptr;  // (batches * rows, chunks): c, 0 where the length is 0
 };
+
+/// Fills row_order and row_words, which are set. One launch.
+void sort_rows(const RowLengthArgs& args, cudaStream_t stream);
 
 /// Fills cycles and row_c. One launch.
 void stage_row_lengths(const RowLengthArgs& args, cudaStream_t stream);

@@ -27,8 +27,9 @@ StageLayout stage_layout(int64_t rows, const MatmulPlan& plan, int positions) {
 }
 
 QuantizeArgs a_args(const at::Tensor& a, const MatmulKnobs& knobs, const MatmulPlan& plan,
-                    const DeviceTables& tables) {
+                    const DeviceTables& tables, const Window& window) {
   QuantizeArgs args = operand_args(a, plan.scheme, plan.a_grouping, knobs.levels);
+  args.window = window;
   args.output = Output::staged_cycles;
   args.layout = stage_layout(args.source.rows, plan, mma_b1_positions(tables.words));
   args.cycles = tables.a_cycles;

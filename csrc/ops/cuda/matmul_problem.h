@@ -13,7 +13,7 @@ namespace scmp::cuda {
 StageLayout stage_layout(int64_t rows, const MatmulPlan& plan, int positions);
 
 QuantizeArgs a_args(const at::Tensor& a, const MatmulKnobs& knobs, const MatmulPlan& plan,
-                    const DeviceTables& tables);
+                    const DeviceTables& tables, const Window& window);
 QuantizeArgs b_args(const at::Tensor& b, const MatmulKnobs& knobs, const MatmulPlan& plan);
 /// Codes in the operand's own order, scales by row and chunk.
 QuantizeArgs code_args(const at::Tensor& x, const Grouping& grouping, const MatmulKnobs& knobs,

@@ -15,6 +15,7 @@
 #include "gemm/cuda/row_lengths.h"
 #include "ops/cuda/device_streams.h"
 #include "ops/cuda/gemm.h"
+#include "ops/cuda/kernel_choice.h"
 #include "ops/cuda/matmul_problem.h"
 #include "ops/value_error.h"
 
@@ -28,7 +29,7 @@ at::Tensor device_lengths(const LengthArgs& lengths, int64_t longest) {
     const at::Tensor wide = lengths.row_stoc_len->to(at::kLong);
     return wide.masked_fill(wide.lt(0).logical_or(wide.gt(longest)), -1).to(at::kInt).contiguous();
   }
-  const at::Tensor& rungs = *lengths.rung_table;
+  const at::Tensor rungs = lengths.rung_table->to(at::kLong);
   at::Tensor out =
       at::full_like(rungs, -1, at::TensorOptions().dtype(at::kInt), at::MemoryFormat::Contiguous);
   for (size_t i = 0; i < lengths.level_lens->size(); ++i) {
@@ -68,7 +69,7 @@ void sync_check_lengths(const at::Tensor& a, const LengthArgs& lengths, const Ma
 }
 
 at::Tensor multiply_by_row(const at::Tensor& a, const Prepared& b, const LengthArgs& lengths,
-                           const MatmulKnobs& knobs) {
+                           const MatmulKnobs& knobs, const Window& window) {
   const MatmulPlan plan = plan_sc_matmul(knobs, a.size(-1));
   const bool both = needed_streams(lengths, knobs, plan.streams) == Streams::both;
   const MatmulPlan gemm_plan = both ? twice(plan) : plan;
@@ -77,6 +78,7 @@ at::Tensor multiply_by_row(const at::Tensor& a, const Prepared& b, const LengthA
 
   // a's codes and scales, in its own order.
   QuantizeArgs operand = code_args(a, plan.a_grouping, knobs, plan);
+  operand.window = window;
   if (b.smooth_scales.numel() > 0) set_smoothing(operand, b.smooth_scales, Smoothing::divide);
   Workspace workspace;
   const RangeKeys keys(workspace, &operand, 1);
@@ -92,6 +94,9 @@ at::Tensor multiply_by_row(const at::Tensor& a, const Prepared& b, const LengthA
       args.batches * args.layout.stages * args.layout.rows_padded * args.layout.positions;
   const size_t cycles = workspace.reserve(staged * sizeof(int16_t));
   const size_t row_c = workspace.reserve(args.batches * args.rows * args.chunks * sizeof(float));
+  const int64_t blocks = (args.rows + kWgmmaRows - 1) / kWgmmaRows;
+  const size_t order = workspace.reserve(args.batches * args.rows * sizeof(int32_t));
+  const size_t words = workspace.reserve(args.batches * blocks * args.chunks * sizeof(int32_t));
   workspace.allocate(a);
   parts.point(workspace, /*tensor=*/false, operand);
 
@@ -111,6 +116,7 @@ at::Tensor multiply_by_row(const at::Tensor& a, const Prepared& b, const LengthA
       at::zeros({args.batches * b.codes.size(-2)}, a.options().dtype(at::kByte));
   at::Tensor out = make_output(a, b.codes.size(-2), /*zeroed=*/false);
   with_value_errors("sc_matmul", [&] {
+    const cudaStream_t stream = at::cuda::getCurrentCUDAStream();
     keys.quantize(workspace, &operand, 1);
     OperandB operand_b(b);
     operand_b.codes = b_codes.const_data_ptr<int16_t>();
@@ -123,7 +129,12 @@ at::Tensor multiply_by_row(const at::Tensor& a, const Prepared& b, const LengthA
     problem.dequantizer.row_c = args.row_c;
     problem.damaged = damaged.mutable_data_ptr<uint8_t>();
     args.qmax_squared = problem.dequantizer.qmax_squared;
-    stage_row_lengths(args, at::cuda::getCurrentCUDAStream());
+    if (choose_kernel(problem, current_device_limits()) == Kernel::wgmma_b1) {
+      problem.row_order = args.row_order = workspace.at<int32_t>(order);
+      problem.row_words = args.row_words = workspace.at<int32_t>(words);
+      sort_rows(args, stream);
+    }
+    stage_row_lengths(args, stream);
     C10_CUDA_KERNEL_LAUNCH_CHECK();
     run_gemm(problem, a, {});
   });

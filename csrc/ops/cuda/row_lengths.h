@@ -2,6 +2,7 @@
 #pragma once
 
 #include "ops/sc_matmul.h"
+#include "quant/cuda/quantize.h"
 
 namespace scmp::cuda {
 
@@ -10,6 +11,6 @@ void sync_check_lengths(const at::Tensor& a, const LengthArgs& lengths, const Ma
 
 /// The product of a with a quantized b, neither empty; b's smoothing is applied to a. No sync.
 at::Tensor multiply_by_row(const at::Tensor& a, const Prepared& b, const LengthArgs& lengths,
-                           const MatmulKnobs& knobs);
+                           const MatmulKnobs& knobs, const Window& window);
 
 }  // namespace scmp::cuda

@@ -4,6 +4,7 @@
 #include "quant/cuda/fast.cuh"
 #include "quant/cuda/general.cuh"
 #include "quant/cuda/quantize.h"
+#include "quant/cuda/windows.cuh"
 
 namespace scmp::cuda {
 namespace {
@@ -24,7 +25,7 @@ bool quads_aligned(const QuantizeArgs& q) {
   const Source& s = q.source;
   const int64_t bytes = element_bytes(s.dtype), align = bytes == 8 ? 16 : 4 * bytes;
   const auto multiple = [&](int64_t elements) { return elements * bytes % align == 0; };
-  return s.smoothing == Smoothing::none && s.dim_stride == 1 &&
+  return s.smoothing == Smoothing::none && s.dim_stride == 1 && q.window.taps == 0 &&
          reinterpret_cast<uintptr_t>(s.data) % align == 0 &&
          (s.total_rows() <= 1 || (multiple(s.row_stride) && multiple(s.batch_stride))) &&
          (q.chunks == 1 || multiple(q.chunk));
@@ -93,6 +94,11 @@ void find_ranges(const QuantizeArgs* operands, int count, cudaStream_t stream) {
 }
 
 void quantize(const QuantizeArgs* operands, int count, cudaStream_t stream) {
+  if (usual_windows(operands[0])) {
+    quantize_windows(operands[0], stream);
+    if (count > 1) quantize(operands + 1, count - 1, stream);
+    return;
+  }
   if (all_usual(operands, count)) {
     return launch(operands, count, stream, fast_quantize_kernel<Sharing::block>,
                   fast_quantize_kernel<Sharing::warp>,

@@ -26,6 +26,18 @@ struct StageLayout {
   int positions = 1;  // a power of two
 };
 
+/// Where operand a is a convolution's lowered input, which nobody stores: its rows are output
+/// positions in (image, y, x) order, its columns (channel, ky, kx); batch entries are groups of
+/// channels. Strides in elements of the input; positions outside it read 0.
+struct Window {
+  int taps = 0;  // kh * kw; 0: the operand is a plain matrix
+  int kernel_x = 1, stride_y = 1, stride_x = 1, dilation_y = 1, dilation_x = 1;
+  int pad_y = 0, pad_x = 0;
+  int height = 0, width = 0;           // of the input
+  int positions = 0, positions_x = 0;  // of the output: all, and in one row
+  int64_t image_stride = 0, group_stride = 0, channel_stride = 0, y_stride = 0, x_stride = 0;
+};
+
 enum class Output {
   staged_cycles,  // operand a: sign * enabled cycles, in a StageLayout
   signed_codes,   // operand b: sign * code
@@ -38,6 +50,7 @@ enum class Output {
 /// One operand's work. Pointers are device pointers; null outputs are not written.
 struct QuantizeArgs {
   Source source;
+  Window window;
   DType smooth_dtype = DType::float32;  // source.smooth_scales is then of this type
   const void* smooth_scales = nullptr;
   int64_t smooth_stride = 1;

@@ -42,6 +42,11 @@ struct Range {
     most = max(most, o.most);
     least = max(least, o.least);
   }
+  /// The same for bipolar schemes that do not round as tensors do.
+  __device__ Affine bipolar_affine(const QuantScheme& scheme) const {
+    if (magnitude >= 0x7f800000u) return nonfinite_affine();
+    return make_bipolar_affine(scheme, __uint_as_float(magnitude));
+  }
   __device__ Affine affine(const QuantScheme& scheme) const {
     if (magnitude >= 0x7f800000u) return nonfinite_affine();
     if (!scheme.unipolar) return make_affine(scheme, 0.0f, __uint_as_float(magnitude));

@@ -4,6 +4,8 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include <type_traits>
+
 #include "quant/affine.h"
 #include "quant/cuda/quantize.h"
 
@@ -41,6 +43,37 @@ __device__ __forceinline__ float4 load_quad(const void* data, int64_t i) {
                        static_cast<float>(high.x), static_cast<float>(high.y));
   } else {
     return *reinterpret_cast<const float4*>(static_cast<const float*>(data) + i);
+  }
+}
+
+/// One element of a lowered input.
+static __device__ __noinline__ float window_value(const QuantizeArgs& q, uint32_t batch,
+                                                  uint32_t within, uint32_t d) {
+  const Window& w = q.window;
+  const uint32_t image = within / w.positions, position = within - image * w.positions;
+  const uint32_t y = position / w.positions_x, x = position - y * w.positions_x;
+  const uint32_t channel = d / w.taps, tap = d - channel * w.taps;
+  const uint32_t ky = tap / w.kernel_x, kx = tap - ky * w.kernel_x;
+  const int iy = static_cast<int>(y) * w.stride_y - w.pad_y + static_cast<int>(ky) * w.dilation_y;
+  const int ix = static_cast<int>(x) * w.stride_x - w.pad_x + static_cast<int>(kx) * w.dilation_x;
+  if (iy < 0 || iy >= w.height || ix < 0 || ix >= w.width) return 0.0f;
+  return load(q.source.dtype, q.source.data,
+              image * w.image_stride + batch * w.group_stride + channel * w.channel_stride +
+                  iy * w.y_stride + ix * w.x_stride);
+}
+
+/// Calls visit with the type as a constant.
+template <typename Visit>
+void with_dtype(DType dtype, const Visit& visit) {
+  switch (dtype) {
+    case DType::float16:
+      return visit(std::integral_constant<DType, DType::float16>{});
+    case DType::bfloat16:
+      return visit(std::integral_constant<DType, DType::bfloat16>{});
+    case DType::float64:
+      return visit(std::integral_constant<DType, DType::float64>{});
+    default:
+      return visit(std::integral_constant<DType, DType::float32>{});
   }
 }
 
@@ -106,7 +139,8 @@ struct Segment {
  private:
   __device__ float value(const QuantizeArgs& q, int64_t d) const {
     const Source& s = q.source;
-    const float x = load(s.dtype, s.data, offset + d * s.dim_stride);
+    const float x = q.window.taps > 0 ? window_value(q, batch, within, d)
+                                      : load(s.dtype, s.data, offset + d * s.dim_stride);
     if (s.smoothing == Smoothing::none) return x;
     const float scale = load(q.smooth_dtype, q.smooth_scales, d * q.smooth_stride);
     if (!(scale > 0.0f && scale < __int_as_float(0x7f800000))) return quiet_nan();

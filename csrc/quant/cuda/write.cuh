@@ -53,22 +53,33 @@ __device__ inline void write_four(float* to, const float (&level)[4], int64_t ro
   }
 }
 
-// Operand a: enabled cycles at positions i .. i + 3 of the segment, past its end zeros.
-__device__ inline void write_cycles(const QuantizeArgs& q, const Segment& s, int64_t i,
-                                    int (&code)[4]) {
-  if (q.cycles != nullptr) {
+// Operand a: codes at positions i .. i + 3 of the segment to the cycles that they enable.
+__device__ inline void enable_cycles(const QuantizeArgs& q, int64_t i, int (&code)[4]) {
+  if (q.cycles == nullptr) return;
 #pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      if (code[j] == 0) continue;
-      const int64_t lane = lane_of_position(q.lane_of, q.lanes, i + j);
-      const int cycles = q.cycles[lane * (q.levels + 1) + abs(code[j])];
-      code[j] = code[j] < 0 ? -cycles : cycles;
-    }
+  for (int j = 0; j < 4; ++j) {
+    if (code[j] == 0) continue;
+    const int64_t lane = lane_of_position(q.lane_of, q.lanes, i + j);
+    const int cycles = q.cycles[lane * (q.levels + 1) + abs(code[j])];
+    code[j] = code[j] < 0 ? -cycles : cycles;
   }
+}
+
+// Where position i of the segment lies in the layout.
+__device__ inline int16_t* staged_at(const QuantizeArgs& q, const Segment& s, int64_t i) {
   const StageLayout& l = q.layout;
   const int shift = __ffs(l.positions) - 1;
   const int64_t stage = s.batch * l.stages + s.chunk * l.stages_per_chunk + (i >> shift);
-  int16_t* to = q.codes + ((stage * l.rows_padded + s.within) << shift) + (i & (l.positions - 1));
+  return q.codes + ((stage * l.rows_padded + s.within) << shift) + (i & (l.positions - 1));
+}
+
+// Operand a: enabled cycles at positions i .. i + 3 of the segment, past its end zeros.
+__device__ inline void write_cycles(const QuantizeArgs& q, const Segment& s, int64_t i,
+                                    int (&code)[4]) {
+  enable_cycles(q, i, code);
+  const StageLayout& l = q.layout;
+  const int shift = __ffs(l.positions) - 1;
+  int16_t* to = staged_at(q, s, i);
   if (l.positions >= 4) {
     *reinterpret_cast<uint2*>(to) = pack(code);
     return;
@@ -77,6 +88,25 @@ __device__ inline void write_cycles(const QuantizeArgs& q, const Segment& s, int
   for (int j = 0; j < 4 && j < room; ++j) {
     to[(j >> shift) * (l.rows_padded << shift) + (j & (l.positions - 1))] =
         static_cast<int16_t>(code[j]);
+  }
+}
+
+// Two groups of four codes at positions i .. i + 7 of the segment, of which `padded` are wanted.
+__device__ inline void write_eight(const QuantizeArgs& q, const Segment& s, int64_t i,
+                                   int (&low)[4], int (&high)[4], int64_t padded) {
+  if (q.output != Output::staged_cycles) {
+    int16_t* to = q.codes + s.row * q.source.dim + s.first + i;
+    write_four(to, low, padded - i);
+    write_four(to + 4, high, padded - i - 4);
+  } else if (q.layout.positions >= 8) {
+    enable_cycles(q, i, low);
+    enable_cycles(q, i + 4, high);
+    const uint2 first = pack(low), second = pack(high);
+    *reinterpret_cast<uint4*>(staged_at(q, s, i)) =
+        make_uint4(first.x, first.y, second.x, second.y);
+  } else {
+    write_cycles(q, s, i, low);
+    if (i + 4 < padded) write_cycles(q, s, i + 4, high);
   }
 }
 

@@ -64,6 +64,47 @@ __device__ __forceinline__ void a_words(const int16_t* cycles, int pair, int hal
   }
 }
 
+/// Another order of a stage's bits on the K axis, which is free as long as a and b agree: for rows
+/// that need only the first words of their streams. Positions come in groups of eight; a k256 step
+/// is one word of each, and a group's steps count up through the cycles, so that the first of them
+/// are a prefix of the streams. Of a pair of steps, lane t of a fragment holds two words of
+/// positions 2t and 2t + 1 of the group: [word][position].
+template <int kWords>
+struct WordOrder {
+  static_assert(kWords >= 2 && kWords <= 8);
+  static constexpr int kGroups = Pattern<kWords>::kPositions / 8;
+  static constexpr int kGroupPairs = kWords / 2;
+  __device__ static constexpr int group(int pair) { return pair / kGroupPairs; }
+  __device__ static constexpr int word(int pair) { return pair % kGroupPairs * 2; }
+  __device__ static constexpr int position(int group, int t) { return 8 * group + 2 * t; }
+  static constexpr int kPrefixes = kWords == 2 ? 2 : 4;  // of the cycles, that are told apart
+  static constexpr int kPrefixWords = kWords / kPrefixes;
+};
+
+/// Thermometers of two neighbouring positions of a row, complemented where negative.
+struct Thermometers {
+  int on[2];
+  uint32_t low[2];  // what the first `on` bits are; the others are its complement
+
+  /// Signed cycles of the positions, 4-byte aligned.
+  __device__ __forceinline__ void load(const int16_t* cycles) {
+    const uint32_t raw = *reinterpret_cast<const uint32_t*>(cycles);
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      const int k = j == 0 ? static_cast<int16_t>(raw) : static_cast<int>(raw) >> 16;
+      on[j] = abs(k);
+      low[j] = ~static_cast<uint32_t>(k >> 31);
+    }
+  }
+  /// Words `word` and `word` + 1 of both.
+  __device__ __forceinline__ void words(int word, uint32_t (&out)[4]) const {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      out[j] = __funnelshift_lc(low[j % 2], ~low[j % 2], max(on[j % 2] - 32 * (word + j / 2), 0));
+    }
+  }
+};
+
 /// Four s8 terms of a: of positions 2i, 2i + 1 (two terms each) or of position i (four).
 template <int kWords>
 __device__ __forceinline__ uint32_t a_terms(const int16_t* cycles, int i, int length) {

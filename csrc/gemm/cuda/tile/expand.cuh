@@ -16,12 +16,13 @@ enum class BOrder {
   pieces,  // [piece of a step][column][lane]: what wgmma's descriptors ask for; terms likewise
 };
 
-/// A stage of b: bits [pair], then the s8 terms, a multiple of 32 bytes per column.
-template <int kWords>
+/// A stage of b: bits [pair], then the s8 terms, a multiple of 32 bytes per column; with kPrefixes
+/// the terms of every prefix of the cycles (see WordOrder), shortest first.
+template <int kWords, int kPrefixes = 1>
 struct BStage {
   static constexpr int kBits = kPairs * kTileColumns * 64;
   static constexpr int kTerms = kTileColumns * Pattern<kWords>::kTermBytes;
-  static constexpr int kBytes = kBits + kTerms;
+  static constexpr int kBytes = kBits + kPrefixes * kTerms;
 };
 
 /// Where b's terms `quad` (four bytes) of a column go within a stage's terms.
@@ -204,19 +205,20 @@ struct Expander {
   }
 };
 
-/// Expands this block's share of `count` stages of tiles, `stages` to a tile, from `first_tile` on.
-template <int kWords, bool kSigned, int kThreads, BOrder kOrder>
+/// Expands this block's share of `count` stages of tiles, `stages` to a tile, from `first_tile` on,
+/// with an Expander of stages of kBytes.
+template <typename Expander, int kBytes>
 __device__ void expand_share(const GemmProblem& p, const uint32_t* table, uint32_t first_tile,
                              uint32_t count, uint32_t stages, uint8_t* out) {
   // Neighbouring stages, whose codes lie together.
   const uint32_t share = (count + gridDim.x - 1) / gridDim.x, first = blockIdx.x * share;
   const uint32_t last = min(count, first + share);
   if (first >= last) return;
-  Expander<kWords, kSigned, kThreads, kOrder> now(p, table);
+  Expander now(p, table);
   constexpr bool kAhead = now.kTasks == 1;  // else a thread has reads enough of its own
   if (kAhead) now.read(first % stages, first_tile + first / stages);
   for (uint32_t i = first; i < last; ++i) {
-    uint8_t* to = out + int64_t{i} * BStage<kWords>::kBytes;
+    uint8_t* to = out + int64_t{i} * kBytes;
     if constexpr (kAhead) {
       auto next = now;
       if (i + 1 < last) next.read((i + 1) % stages, first_tile + (i + 1) / stages);

@@ -51,8 +51,9 @@ struct TileAt {
   int64_t batch, row, column;  // its first row and column
 };
 
-/// Calls visit(mf, r, row) for the rows of this thread's fragments that exist.
-template <int kRowFragments, typename Visit>
+/// Calls visit(mf, r, row) for the rows of this thread's fragments that exist: rows of the output,
+/// where a's are sorted too.
+template <int kRowFragments, bool kSorted = false, typename Visit>
 __device__ __forceinline__ void each_row(const GemmProblem& p, const TileAt& at,
                                          const Visit& visit) {
 #pragma unroll
@@ -60,18 +61,18 @@ __device__ __forceinline__ void each_row(const GemmProblem& p, const TileAt& at,
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int64_t row = at.row + 16 * mf + threadIdx.x % 32 / 4 + 8 * r;
-      if (row < p.n) visit(mf, r, row);
+      if (row < p.n) visit(mf, r, kSorted ? int64_t{p.row_order[at.batch * p.n + row]} : row);
     }
   }
 }
 
 /// The tile's sums to slot `slot` of p.partial.
-template <int kRowFragments>
+template <int kRowFragments, bool kSorted = false>
 __device__ inline void write_partial(const GemmProblem& p, const TileAt& at, int64_t slot,
                                      const Fragments<kRowFragments>& f) {
   const bool paired = p.m % 2 == 0;
   const int64_t column = at.column + 2 * (threadIdx.x % 4), columns = p.m - column;
-  each_row<kRowFragments>(p, at, [&](int mf, int r, int64_t row) {
+  each_row<kRowFragments, kSorted>(p, at, [&](int mf, int r, int64_t row) {
     int32_t* to = p.partial + ((slot * p.batches + at.batch) * p.n + row) * p.m + column;
 #pragma unroll
     for (int nf = 0; nf < kColumnFragments; ++nf) {
@@ -133,22 +134,25 @@ struct BScales {
   }
 };
 
-/// The tile's outputs of the row and chunk kinds; chunks add to what the output holds.
-template <bool kFull, int kRowFragments>
+/// The tile's outputs of the row and chunk kinds (sorted: of rows with a c of their own); chunks
+/// add to what the output holds.
+template <bool kFull, bool kSorted, int kRowFragments>
 __device__ inline void write_scaled(const GemmProblem& p, const TileAt& at, int64_t chunk,
                                     const Fragments<kRowFragments>& f) {
   const BScales<kFull> b(p, at, chunk);
   const Dequantizer& q = p.dequantizer;
-  const bool adds = q.kind == Epilogue::chunk;
+  const bool adds = q.kind == (kSorted ? Epilogue::chunk_own_c : Epilogue::chunk);
   const int64_t column = at.column + 2 * (threadIdx.x % 4);
   constexpr int kGroup = 4;  // column fragments at a time
 #pragma unroll
   for (int first = 0; first < kColumnFragments; first += kGroup) {
     float2 scale[kGroup];
     b.read(first, scale);
-    each_row<kRowFragments>(p, at, [&](int mf, int r, int64_t row) {
+    each_row<kRowFragments, kSorted>(p, at, [&](int mf, int r, int64_t row) {
       const int64_t a_row = at.batch * p.n + row;
       const float a_scale = q.a_scale[a_row * p.chunks + chunk];
+      const float c = kSorted ? q.row_c[a_row * p.chunks + chunk] : q.c;
+      const bool skipped = kSorted && c == 0.0f;  // adds nothing, whatever the scales
       float* y = p.out + a_row * p.m + column;
       float2 before[kGroup];
 #pragma unroll
@@ -161,9 +165,10 @@ __device__ inline void write_scaled(const GemmProblem& p, const TileAt& at, int6
       for (int i = 0; i < kGroup; ++i) {
         const int nf = 8 * (first + i);
         const int* sum = f.sum[mf][first + i] + 2 * r;
-        float2 value = {scaled_value(static_cast<float>(sum[0]), q.c, a_scale, scale[i].x),
-                        scaled_value(static_cast<float>(sum[1]), q.c, a_scale, scale[i].y)};
+        float2 value = {scaled_value(static_cast<float>(sum[0]), c, a_scale, scale[i].x),
+                        scaled_value(static_cast<float>(sum[1]), c, a_scale, scale[i].y)};
         if (adds) value = {f32_add(before[i].x, value.x), f32_add(before[i].y, value.y)};
+        if (skipped) value = before[i];
         store_pair(y + nf, value, b.columns - nf, b.paired);
       }
     });
@@ -252,9 +257,22 @@ __device__ inline void write_tile(const GemmProblem& p, const TileAt& at, int64_
   } else if (kind != Epilogue::row && kind != Epilogue::chunk) {
     write_each(p, at, chunk, f);
   } else if (full_tile(p, at)) {
-    write_scaled<true>(p, at, chunk, f);
+    write_scaled<true, false>(p, at, chunk, f);
   } else {
-    write_scaled<false>(p, at, chunk, f);
+    write_scaled<false, false>(p, at, chunk, f);
+  }
+}
+
+/// The same of rows that are sorted by length.
+template <int kRowFragments>
+__device__ inline void write_sorted_tile(const GemmProblem& p, const TileAt& at, int64_t chunk,
+                                         int64_t slot, const Fragments<kRowFragments>& f) {
+  if (p.partial) {
+    write_partial<kRowFragments, true>(p, at, slot, f);
+  } else if (full_tile(p, at)) {
+    write_scaled<true, true>(p, at, chunk, f);
+  } else {
+    write_scaled<false, true>(p, at, chunk, f);
   }
 }
 

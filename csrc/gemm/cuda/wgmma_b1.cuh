@@ -1,0 +1,427 @@
+// The wgmma b1 kernel: a persistent block per multiprocessor, one warp that fetches, four
+// warpgroups that multiply. It expands b's bits first, where nobody has.
+#pragma once
+
+#include <cooperative_groups.h>
+
+#include <algorithm>
+
+#include "gemm/cuda/ptx/mbarrier.cuh"
+#include "gemm/cuda/ptx/wgmma.cuh"
+#include "gemm/cuda/tile/expand_words.cuh"
+#include "gemm/cuda/wgmma_b1.h"
+
+namespace scmp::cuda {
+
+/// What one launch does: a slab of tiles, over parts of the K axis.
+struct Schedule {
+  int64_t first_tile, tiles, parts;
+  bool expanded;  // the workspace holds the slab's bits already
+};
+
+/// One launch where rows are sorted by length (p.row_order).
+void wgmma_b1_sorted(const GemmProblem& p, uint8_t* bits, const Schedule& schedule,
+                     const DeviceLimits& device, cudaStream_t stream);
+
+namespace {
+
+constexpr int kConsumers = 4;  // warpgroups that multiply, 64 rows x 128 columns each
+constexpr int kRows = 64 * kConsumers;
+static_assert(kRows == kWgmmaRows);
+constexpr int kExpandThreads = 128 * kConsumers;
+constexpr int kThreads = kExpandThreads + 128;  // and one that fetches
+// Registers per thread after the launch's 96 are shared out anew: more for those that multiply.
+// Once per launch: values that live across a second exchange would be lost.
+constexpr int kConsumerRegisters = 112, kProducerRegisters = 24;
+constexpr uint32_t kPieceBytes = kTileColumns * 16;  // 16 bytes of every column
+
+/// What the instances differ in. Kept: sums of earlier chunks in shared memory. Sorted: rows have
+/// lengths of their own and come in the order of those, so that blocks of rows need only prefixes
+/// of the cycles.
+enum class Rows { plain, kept, sorted };
+
+template <int kWords, Rows kKind>
+constexpr int kPrefixesOf = kKind == Rows::sorted ? WordOrder<kWords>::kPrefixes : 1;
+
+template <int kWords, Rows kKind>
+struct Block {
+  static constexpr int kA = kRows * Pattern<kWords>::kPositions * 2;
+  static constexpr int kStage = BStage<kWords>::kBytes + kA;
+  static constexpr int kSums =
+      kKind == Rows::kept ? kRows * kTileColumns * 4 : 0;  // of earlier chunks
+  static constexpr int kMost = 227 << 10;
+  static constexpr int kStages =
+      (kMost - kSums - 1024) / kStage < 4 ? (kMost - kSums - 1024) / kStage : 4;
+  static constexpr int kShared = kStages * kStage + kSums + 16 * kStages;
+  static_assert(kStages >= 2);
+};
+
+// One piece of work: a tile of outputs over a part of the K axis.
+struct Item {
+  int64_t batch, first_row, first_column, in_slab;
+  KRange k;
+
+  // Blocks of rows of one tile come together, as they read the same bits of b.
+  __device__ Item(const GemmProblem& p, const Schedule& schedule, int64_t i)
+      : Item(p, schedule, i % row_blocks(p), i / row_blocks(p) % schedule.parts,
+             i / row_blocks(p) / schedule.parts) {}
+  __device__ Item(const GemmProblem& p, const Schedule& schedule, int64_t row_block, int64_t part,
+                  int64_t tile_in_slab)
+      : k(p, part, schedule.parts, p.a_layout.stages / p.chunks) {
+    const int64_t per_batch = (p.m + kTileColumns - 1) / kTileColumns;
+    in_slab = tile_in_slab;
+    const int64_t tile = schedule.first_tile + in_slab;
+    batch = tile / per_batch;
+    first_row = row_block * kRows;
+    first_column = tile % per_batch * kTileColumns;
+  }
+  /// The i-th where blocks of rows differ in cost: dear ones first, and every other round of the
+  /// grid in reverse, so that the sums of a block's items are alike.
+  __device__ static Item sorted(const GemmProblem& p, const Schedule& schedule, int64_t i,
+                                int64_t items) {
+    const int64_t grid = gridDim.x, round = i / grid;
+    if (round % 2 == 1) {
+      const int64_t last = min((round + 1) * grid, items) - 1;
+      i = last - (i - round * grid);
+    }
+    const int64_t tile = i % schedule.tiles, rest = i / schedule.tiles;
+    return Item(p, schedule, rest / schedule.parts, rest % schedule.parts, tile);
+  }
+  __host__ __device__ static int64_t row_blocks(const GemmProblem& p) {
+    return (p.n + kRows - 1) / kRows;
+  }
+};
+
+/// Prefixes of the cycles that the item's rows need in a chunk.
+template <int kWords>
+__device__ __forceinline__ int prefixes_of(const GemmProblem& p, const Item& item, int64_t chunk) {
+  const int64_t block = item.batch * Item::row_blocks(p) + item.first_row / kRows;
+  constexpr int kEach = WordOrder<kWords>::kPrefixWords;
+  return (p.row_words[block * p.chunks + chunk] + kEach - 1) / kEach;
+}
+
+// The calling warpgroup; the compiler knows that a warp agrees on it.
+__device__ __forceinline__ int warpgroup() {
+  return __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 128, 0);
+}
+
+// The ring of stages in shared memory, and where in it a role is.
+template <int kStage, int kStages>
+struct Ring {
+  uint32_t base, full, empty;  // addresses: stages, then barriers
+  int slot = 0;
+  uint32_t parity = 0;
+
+  __device__ uint32_t stage() const { return base + slot * kStage; }
+  __device__ void advance() {
+    if (++slot == kStages) {
+      slot = 0;
+      parity ^= 1;
+    }
+  }
+  __device__ void wait_full() const { mbarrier_wait(full + 8 * slot, parity); }
+  __device__ void wait_empty() const { mbarrier_wait(empty + 8 * slot, parity ^ 1); }
+  __device__ void release(int which) const { mbarrier_arrive(empty + 8 * which); }
+};
+
+template <int kWords, bool kSigned, Rows kKind>
+struct Consumer {
+  using P = Pattern<kWords>;
+  using Order = WordOrder<kWords>;
+  using B = Block<kWords, kKind>;
+  using StageRing = Ring<B::kStage, B::kStages>;
+  const GemmProblem& p;
+  const uint8_t* shared;
+  StageRing& ring;
+  Fragments<1> acc;
+
+  __device__ int (&sums())[64] { return reinterpret_cast<int(&)[64]>(acc.sum); }
+
+  // a's words of a pair of k256 steps: for each step, rows g and g + 8 of pieces 0 and 1.
+  __device__ static void fill(const int16_t* a, int pair, uint32_t (&fragments)[2][4]) {
+    const int t = threadIdx.x % 4;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      uint32_t words[4];
+      const int16_t* row = a + 8 * r * P::kPositions;
+      if constexpr (kKind == Rows::sorted) {
+        Thermometers two;  // what a group's pairs share: no registers are left to keep it in
+        two.load(row + Order::position(Order::group(pair), t));
+        two.words(Order::word(pair), words);
+      } else {
+        a_words<kWords, kSigned>(row, pair, 0, t, words);
+      }
+      fragments[0][r] = words[0];
+      fragments[0][2 + r] = words[1];
+      fragments[1][r] = words[2];
+      fragments[1][2 + r] = words[3];
+    }
+  }
+
+  __device__ void correct(const int16_t* a, uint32_t terms, int length) {
+#pragma unroll
+    for (int block = 0; block < P::kTermBytes / 32; ++block) {
+      uint32_t fragment[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {  // rows g, g + 8; pieces 0, 1
+        fragment[i] = a_terms<kWords>(a + 8 * (i % 2) * P::kPositions,
+                                      8 * block + 2 * (threadIdx.x % 4) + i / 2, length);
+      }
+      wgmma_fence();
+      wgmma_s8(sums(), fragment,
+               wgmma_descriptor(terms + block * 2 * kPieceBytes, kPieceBytes, 128));
+      wgmma_commit();
+      wgmma_wait<0>();  // the next block needs the registers
+    }
+  }
+
+  // One stage, of whose cycles the first kUsed words count. Its products are over at the end: the
+  // other warpgroups' go on meanwhile.
+  template <int kUsed>
+  __device__ __forceinline__ void multiply_words() {
+    constexpr int kGroupPairs = (kUsed + 1) / 2, kCount = Order::kGroups * kGroupPairs;
+    const auto pair_at = [](int i) {
+      return i / kGroupPairs * Order::kGroupPairs + i % kGroupPairs;
+    };
+    const uint32_t stage = ring.stage();
+    const int row = threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4;
+    const auto* a =
+        reinterpret_cast<const int16_t*>(shared + ring.slot * B::kStage + BStage<kWords>::kBytes) +
+        row * P::kPositions;
+    uint32_t fragments[2][2][4];
+    fill(a, 0, fragments[0]);
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      const int pair = pair_at(i);
+      const uint64_t b = wgmma_descriptor(stage + pair * 4 * kPieceBytes, kPieceBytes, 128);
+      wgmma_fence();
+      wgmma_b1_and_popc(sums(), fragments[i % 2][0], b);
+      if (kKind != Rows::sorted || Order::word(pair) + 1 < kUsed) {
+        wgmma_b1_and_popc(sums(), fragments[i % 2][1], b + (2 * kPieceBytes >> 4));
+      }
+      wgmma_commit();
+      if (i + 1 < kCount) {
+        wgmma_wait<1>();
+        fill(a, pair_at(i + 1), fragments[(i + 1) % 2]);
+      }
+    }
+    if (kSigned) {
+      constexpr int kCycles = 32 * kUsed;
+      correct(a, stage + BStage<kWords>::kBits,
+              kKind == Rows::sorted ? min(p.tables.length, kCycles) : p.tables.length);
+    }
+    wgmma_wait<0>();
+  }
+
+  __device__ __forceinline__ void multiply(int prefixes) {
+    ring.wait_full();
+    constexpr int kEach = Order::kPrefixWords;
+    if constexpr (kKind != Rows::sorted) {
+      multiply_words<kWords>();
+    } else if (prefixes <= 1) {
+      multiply_words<kEach>();
+    } else if (prefixes == 2) {
+      multiply_words<2 * kEach>();
+    } else if constexpr (Order::kPrefixes > 2) {
+      if (prefixes == 3) {
+        multiply_words<3 * kEach>();
+      } else {
+        multiply_words<4 * kEach>();
+      }
+    }
+    if (threadIdx.x % 32 == 0) ring.release(ring.slot);
+    ring.advance();
+  }
+
+  __device__ int prefixes(const Item& item, int64_t chunk) const {
+    return kKind == Rows::sorted ? prefixes_of<kWords>(p, item, chunk) : 0;
+  }
+
+  __device__ void run(const Item& item) {
+    const int64_t warp_row = item.first_row + threadIdx.x / 32 * 16;
+    KRange k = item.k;
+    int64_t left = k.per_write;
+    int used = prefixes(item, k.chunk);
+    acc.clear();
+    pin(sums());
+    for (int64_t stage = k.first; stage < k.last; ++stage) {
+      multiply(used);
+      if (--left > 0) continue;
+      pin(sums());
+      const TileAt at{item.batch, warp_row, item.first_column};
+      if constexpr (kKind == Rows::kept) {
+        auto* kept = const_cast<uint8_t*>(shared) + B::kStages * B::kStage;
+        keep_tile<1>(p, at, k.chunk++, acc,
+                     {reinterpret_cast<float2*>(kept) + threadIdx.x, kExpandThreads});
+      } else if constexpr (kKind == Rows::sorted) {
+        write_sorted_tile(p, at, k.chunk++, k.slot++, acc);
+        if (stage + 1 < k.last) used = prefixes(item, k.chunk);
+      } else {
+        write_tile(p, at, k.chunk++, k.slot++, acc);
+      }
+      left = k.per_write;
+      acc.clear();
+      pin(sums());
+    }
+  }
+
+  // A warpgroup without rows lets the stages pass.
+  __device__ void idle(const Item& item) {
+    for (int64_t stage = item.k.first; stage < item.k.last; ++stage) {
+      ring.wait_full();
+      __syncwarp();  // a lane that still waits must not see the barrier two phases on
+      if (threadIdx.x % 32 == 0) ring.release(ring.slot);
+      ring.advance();
+    }
+  }
+};
+
+// One thread fetches the stages of an item.
+template <int kWords, Rows kKind>
+__device__ void produce(const GemmProblem& p, const Item& item, const uint8_t* workspace,
+                        Ring<Block<kWords, kKind>::kStage, Block<kWords, kKind>::kStages>& ring) {
+  using P = Pattern<kWords>;
+  using Order = WordOrder<kWords>;
+  using Stage = BStage<kWords, kPrefixesOf<kWords, kKind>>;
+  constexpr int kB = BStage<kWords>::kBytes, kWordBytes = 2 * kPieceBytes;  // of a group
+  const StageLayout& l = p.a_layout;
+  const uint8_t* b = workspace + item.in_slab * l.stages * Stage::kBytes;
+  const int64_t rows = min(int64_t{kRows}, l.rows_padded - item.first_row);
+  const auto a_bytes = static_cast<uint32_t>(rows * P::kPositions * 2);
+  int64_t chunk = item.k.chunk, left = p.chunks > 1 ? item.k.per_write : item.k.last;
+  int used = kKind == Rows::sorted ? prefixes_of<kWords>(p, item, chunk) : 0;
+  for (int64_t stage = item.k.first; stage < item.k.last; ++stage) {
+    const int16_t* a =
+        p.a_cycles +
+        ((item.batch * l.stages + stage) * l.rows_padded + item.first_row) * P::kPositions;
+    const uint8_t* from = b + stage * Stage::kBytes;
+    const uint32_t full = ring.full + 8 * ring.slot, to = ring.stage();
+    ring.wait_empty();
+    if constexpr (kKind != Rows::sorted) {
+      mbarrier_expect(full, kB + a_bytes);
+      bulk_copy(to, from, kB, full);
+    } else {
+      const int bytes = used * Order::kPrefixWords * kWordBytes;
+      mbarrier_expect(full, Order::kGroups * bytes + Stage::kTerms + a_bytes);
+#pragma unroll
+      for (int g = 0; g < Order::kGroups; ++g) {
+        bulk_copy(to + g * kWords * kWordBytes, from + g * kWords * kWordBytes, bytes, full);
+      }
+      bulk_copy(to + Stage::kBits, from + Stage::kBits + (used - 1) * Stage::kTerms, Stage::kTerms,
+                full);
+    }
+    bulk_copy(to + kB, a, a_bytes, full);
+    ring.advance();
+    if (kKind == Rows::sorted && --left == 0 && stage + 1 < item.k.last) {
+      left = item.k.per_write;
+      used = prefixes_of<kWords>(p, item, ++chunk);
+    }
+  }
+}
+
+template <int kWords, bool kSigned, Rows kKind>
+__global__ void __launch_bounds__(kThreads, 1)
+    gemm(const __grid_constant__ GemmProblem p, uint8_t* workspace, Schedule schedule) {
+  using B = Block<kWords, kKind>;
+  extern __shared__ __align__(1024) uint8_t shared[];
+  Ring<B::kStage, B::kStages> ring;
+  ring.base = shared_address(shared);
+  ring.full = ring.base + B::kStages * B::kStage + B::kSums;
+  ring.empty = ring.full + 8 * B::kStages;
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < B::kStages; ++i) {
+      mbarrier_init(ring.full + 8 * i, 1);
+      mbarrier_init(ring.empty + 8 * i, kExpandThreads / 32);
+    }
+    mbarrier_init_fence();
+  }
+  __syncthreads();
+  const bool consumes = warpgroup() < kConsumers;
+  if (!schedule.expanded) {
+    const int64_t stages = p.a_layout.stages;
+    // The tables come along into the shared memory that stages will use, where they fit.
+    const uint32_t* table = p.tables.b_bits;
+    const int64_t bytes = p.tables.lanes * (p.tables.levels + 1) * kWords * 4;
+    if (bytes <= B::kStages * B::kStage) {
+      const auto* from = reinterpret_cast<const uint2*>(p.tables.b_bits);
+#pragma unroll 8
+      for (int i = threadIdx.x; i < bytes / 8; i += kThreads) {
+        reinterpret_cast<uint2*>(shared)[i] = __ldg(from + i);
+      }
+      table = reinterpret_cast<const uint32_t*>(shared);
+      __syncthreads();
+    }
+    if (consumes) {
+      using Words = WordExpander<kWords, kExpandThreads>;
+      using Plain = Expander<kWords, kSigned, kExpandThreads, BOrder::pieces>;
+      expand_share<std::conditional_t<kKind == Rows::sorted, Words, Plain>,
+                   BStage<kWords, kPrefixesOf<kWords, kKind>>::kBytes>(
+          p, table, static_cast<uint32_t>(schedule.first_tile),
+          static_cast<uint32_t>(schedule.tiles * stages), static_cast<uint32_t>(stages), workspace);
+    }
+    async_proxy_fence();
+    cooperative_groups::this_grid().sync();
+    async_proxy_fence();
+  }
+  const int64_t items = schedule.tiles * schedule.parts * Item::row_blocks(p);
+  const auto item_at = [&](int64_t i) {
+    return kKind == Rows::sorted ? Item::sorted(p, schedule, i, items) : Item(p, schedule, i);
+  };
+  if (consumes) {
+    raise_registers<kConsumerRegisters>();
+    Consumer<kWords, kSigned, kKind> consumer{p, shared, ring};
+    for (int64_t i = blockIdx.x; i < items; i += gridDim.x) {
+      const Item item = item_at(i);
+      if (item.first_row + 64 * warpgroup() < p.n) {
+        consumer.run(item);
+      } else {
+        consumer.idle(item);
+      }
+    }
+  } else {
+    lower_registers<kProducerRegisters>();
+    if (threadIdx.x == kExpandThreads) {
+      for (int64_t i = blockIdx.x; i < items; i += gridDim.x) {
+        produce<kWords, kKind>(p, item_at(i), workspace, ring);
+      }
+    }
+  }
+}
+
+template <int kWords, bool kSigned, Rows kKind>
+void launch(const GemmProblem& p, uint8_t* bits, const Schedule& schedule,
+            const DeviceLimits& device, cudaStream_t stream) {
+  const auto kernel = gemm<kWords, kSigned, kKind>;
+  constexpr int kShared = Block<kWords, kKind>::kShared;
+  cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared);
+  const int64_t items = schedule.tiles * schedule.parts * Item::row_blocks(p);
+  const int64_t expansions = schedule.expanded ? 0 : schedule.tiles * p.a_layout.stages;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(static_cast<unsigned>(
+      std::min<int64_t>(device.multiprocessors, std::max(items, expansions))));
+  config.blockDim = dim3(kThreads);
+  config.dynamicSmemBytes = kShared;
+  config.stream = stream;
+  cudaLaunchAttribute cooperative = {};
+  cooperative.id = cudaLaunchAttributeCooperative;
+  cooperative.val.cooperative = 1;
+  config.attrs = &cooperative;
+  config.numAttrs = schedule.expanded ? 0 : 1;
+  cudaLaunchKernelEx(&config, kernel, p, bits, schedule);
+}
+
+// Calls visit with the words per position as a constant.
+template <typename Visit>
+auto with_words(int words, const Visit& visit) {
+  switch (words) {
+    case 2:
+      return visit(std::integral_constant<int, 2>{});
+    case 4:
+      return visit(std::integral_constant<int, 4>{});
+    default:
+      return visit(std::integral_constant<int, 8>{});
+  }
+}
+
+}  // namespace
+}  // namespace scmp::cuda

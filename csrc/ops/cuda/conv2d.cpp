@@ -1,0 +1,176 @@
+// sc_conv2d on CUDA: codes are gathered from the input while quantizing.
+#include <ATen/cuda/CUDAContext.h>
+#include <ATen/ops/empty.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <torch/library.h>
+
+#include "conv/cuda/depthwise.h"
+#include "conv/cuda/transpose.h"
+#include "conv/lowering.h"
+#include "conv/products.h"
+#include "ops/cuda/device_streams.h"
+#include "ops/cuda/multiply.h"
+#include "ops/value_error.h"
+
+namespace scmp::cuda {
+namespace {
+
+constexpr const char* kOp = "sc_conv2d";
+constexpr int64_t kMostSize = int64_t{1} << 30;  // of what a window counts in 32 bits
+
+// The sizes of one call.
+struct Sizes {
+  int64_t images, height, width, out_group, columns;
+  int64_t positions() const { return height * width; }
+
+  Sizes(const at::Tensor& x, const Geometry& g, int64_t out)
+      : images(x.size(0)),
+        height(out_size(kOp, x, g, 0).expect_int()),
+        width(out_size(kOp, x, g, 1).expect_int()),
+        out_group(out / g.groups),
+        columns(x.size(1) / g.groups * g.taps()) {}
+};
+
+// Whether a window can describe it, and there is anything to do.
+bool windows_fit(const at::Tensor& x, const Geometry& g, const Sizes& sizes) {
+  if (x.numel() == 0 || sizes.out_group == 0 || sizes.images * sizes.positions() == 0) return false;
+  for (int i = 0; i < 2; ++i) {
+    if (g.kernel[i] > kMostSize || g.stride[i] > kMostSize || g.dilation[i] > kMostSize ||
+        x.size(2 + i) + g.before[i] + g.after[i] > kMostSize) {
+      return false;
+    }
+  }
+  return sizes.images * sizes.positions() < kMostSize && sizes.columns < kMostSize;
+}
+
+Window window_of(const at::Tensor& x, const Geometry& g, const Sizes& sizes) {
+  Window w;
+  w.taps = static_cast<int>(g.taps());
+  w.kernel_x = static_cast<int>(g.kernel[1]);
+  w.stride_y = static_cast<int>(g.stride[0]);
+  w.stride_x = static_cast<int>(g.stride[1]);
+  w.dilation_y = static_cast<int>(g.dilation[0]);
+  w.dilation_x = static_cast<int>(g.dilation[1]);
+  w.pad_y = static_cast<int>(g.before[0]);
+  w.pad_x = static_cast<int>(g.before[1]);
+  w.height = static_cast<int>(x.size(2));
+  w.width = static_cast<int>(x.size(3));
+  w.positions = static_cast<int>(sizes.positions());
+  w.positions_x = static_cast<int>(sizes.width);
+  w.image_stride = x.stride(0);
+  w.channel_stride = x.stride(1);
+  w.group_stride = x.size(1) / g.groups * x.stride(1);
+  w.y_stride = x.stride(2);
+  w.x_stride = x.stride(3);
+  return w;
+}
+
+// The lowered input's shape over x's memory: nothing reads it by these strides.
+at::Tensor rows_of(const at::Tensor& x, const Geometry& g, const Sizes& sizes) {
+  const int64_t rows = sizes.images * sizes.positions();
+  if (g.groups == 1) return x.as_strided({rows, sizes.columns}, {0, 0});
+  return x.as_strided({g.groups, rows, sizes.columns}, {0, 0, 0});
+}
+
+at::Tensor weight_rows(const at::Tensor& weight, const Geometry& g, const Sizes& sizes) {
+  if (g.groups == 1) return weight.reshape({weight.size(0), sizes.columns});
+  return weight.reshape({g.groups, sizes.out_group, sizes.columns});
+}
+
+// (rows, Cout), with groups (groups, rows, Cout / groups), as images.
+at::Tensor to_images(at::Tensor y, const at::Tensor& x, const Geometry& g, const Sizes& sizes) {
+  const int64_t out = g.groups * sizes.out_group;
+  if (g.groups == 1 && x.suggest_memory_format() == at::MemoryFormat::Contiguous) {
+    const c10::cuda::CUDAGuard guard(x.device());
+    const at::Tensor images =
+        at::empty({sizes.images, out, sizes.height, sizes.width}, y.options());
+    with_value_errors(kOp, [&] {
+      positions_last(y.const_data_ptr<float>(), images.mutable_data_ptr<float>(), sizes.images,
+                     sizes.positions(), out, at::cuda::getCurrentCUDAStream());
+    });
+    C10_CUDA_KERNEL_LAUNCH_CHECK();
+    return images;
+  }
+  if (g.groups > 1) y = y.transpose(0, 1);
+  return as_images(y.reshape({sizes.images, sizes.positions(), out}), x, sizes.height, sizes.width);
+}
+
+// The depthwise kernel's output; undefined where that kernel cannot do it.
+at::Tensor run_depthwise(const at::Tensor& x, const at::Tensor& rows, const Prepared& b,
+                         const MatmulKnobs& knobs, const Window& window, const Sizes& sizes) {
+  const MatmulPlan plan = plan_sc_matmul(knobs, sizes.columns);
+  const auto streams = device_streams(plan.streams);
+  DepthwiseArgs args;
+  args.a = a_args(rows, knobs, plan, streams->tables, window);
+  args.gemm = make_problem(args.a, OperandB(b), knobs, plan, streams->tables, nullptr);
+  args.images = sizes.images;
+  if (!depthwise_fits(args)) return {};
+  const at::Tensor out = at::empty({sizes.images, x.size(1), sizes.height, sizes.width},
+                                   x.options().dtype(at::kFloat), x.suggest_memory_format());
+  args.out = out.mutable_data_ptr<float>();
+  args.image_stride = out.stride(0);
+  args.channel_stride = out.stride(1);
+  args.position_stride = out.stride(3);  // rows of positions follow each other in both formats
+  depthwise_conv2d(args, at::cuda::getCurrentCUDAStream());
+  C10_CUDA_KERNEL_LAUNCH_CHECK();
+  return out;
+}
+
+// With groups: products that one batched product gives.
+bool batched(const at::Tensor& x, const Geometry& g, const Sizes& sizes, int64_t group_a,
+             bool by_row) {
+  return g.groups == 1 ||
+         (!by_row && (group_a == 1 || !depthwise(g, x.size(1), g.groups * sizes.out_group)));
+}
+
+at::Tensor conv2d_products_cuda(const at::Tensor& x, const at::Tensor& weight, const Geometry& g,
+                                const MatmulArgs& args) {
+  const Sizes sizes(x, g, weight.size(0));
+  check_lowered_scales(kOp, args.smooth_scales, x.size(1), g);
+  const bool plain = args.granularity == "per_row" && args.chunk_d == 0 && !args.smooth_scales;
+  if (!windows_fit(x, g, sizes) || (g.groups > 1 && !plain) ||
+      !batched(x, g, sizes, args.group_a, args.lengths.by_row())) {
+    return as_images(lowered_products(kOp, x, weight, g, args, sizes.positions()), x, sizes.height,
+                     sizes.width);
+  }
+  const Window window = window_of(x, g, sizes);
+  const at::Tensor a = rows_of(x, g, sizes), b = weight_rows(weight, g, sizes);
+  const MatmulKnobs knobs = check_sc_matmul("sc_matmul", a, b, args);
+  if (depthwise(g, x.size(1), weight.size(0)) && !knobs.unipolar) {
+    const c10::cuda::CUDAGuard guard(x.device());
+    const Prepared quantized = quantize_b("sc_matmul", b, knobs, std::nullopt);
+    const at::Tensor out = run_depthwise(x, a, quantized, knobs, window, sizes);
+    if (out.defined()) return out;
+  }
+  return to_images(multiply(a, b, args, knobs, window), x, g, sizes);
+}
+
+at::Tensor conv2d_products_prepared_cuda(const at::Tensor& x, at::TensorList weight,
+                                         const PreparedSpec& spec, const Geometry& g,
+                                         const PreparedArgs& args) {
+  const Sizes sizes(x, g, spec.batches() * spec.rows());
+  if (!windows_fit(x, g, sizes) || !batched(x, g, sizes, args.group_a, args.lengths.by_row())) {
+    const at::Tensor y =
+        lowered_products(kOp, x, weight, g, args, sizes.out_group, sizes.positions());
+    return as_images(y, x, sizes.height, sizes.width);
+  }
+  const Window window = window_of(x, g, sizes);
+  const at::Tensor a = rows_of(x, g, sizes);
+  PreparedCall call = check_prepared(a, weight, args);
+  if (depthwise(g, x.size(1), g.groups * sizes.out_group) && !call.knobs.unipolar &&
+      !call.knobs.sync_checks) {
+    const c10::cuda::CUDAGuard guard(x.device());
+    const at::Tensor out = run_depthwise(x, a, call.b, call.knobs, window, sizes);
+    if (out.defined()) return out;
+  }
+  return to_images(multiply_prepared(a, call, args, window), x, g, sizes);
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(scmp, CUDA, m) {
+  m.impl("conv2d_products", conv2d_kernel<conv2d_products_cuda>);
+  m.impl("conv2d_products.prepared", conv2d_prepared_kernel<conv2d_products_prepared_cuda>);
+}
+
+}  // namespace scmp::cuda

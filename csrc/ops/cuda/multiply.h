@@ -1,0 +1,17 @@
+// Quantize the operands in one launch, then the gemm.
+#pragma once
+
+#include "ops/cuda/matmul_problem.h"
+
+namespace scmp::cuda {
+
+/// a @ b.T as sc_matmul computes it; knobs are checked for both. With a window, a's memory is the
+/// convolution's input and its shape that of the lowered rows.
+at::Tensor multiply(const at::Tensor& a, const at::Tensor& b, const MatmulArgs& args,
+                    const MatmulKnobs& knobs, const Window& window = {});
+
+/// The same with a prepared b; the call was checked.
+at::Tensor multiply_prepared(const at::Tensor& a, PreparedCall& call, const PreparedArgs& args,
+                             const Window& window = {});
+
+}  // namespace scmp::cuda

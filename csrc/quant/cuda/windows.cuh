@@ -1,0 +1,169 @@
+// Codes of a convolution's lowered input, gathered while quantizing: bipolar, every segment its own
+// group. Threads side by side work on output positions side by side, whose inputs are neighbours.
+#pragma once
+
+#include <algorithm>
+
+#include "common/error.h"
+#include "quant/cuda/fast.cuh"
+
+namespace scmp::cuda {
+
+constexpr int kWindowRows = 32;              // of a block: one per lane
+constexpr int kWindowColumns = 8;            // a thread works on so many neighbours at a time
+constexpr int64_t kColumnBytes = 200 << 10;  // of the table of columns
+
+/// A column of the lowered input: where it lies from a window's corner.
+struct alignas(8) WindowColumn {
+  int offset;       // in elements
+  uint16_t dy, dx;  // in positions
+};
+
+__device__ inline WindowColumn window_column(const Window& w, uint32_t d) {
+  const uint32_t channel = d / w.taps, tap = d - channel * w.taps;
+  const uint32_t dy = tap / w.kernel_x * w.dilation_y, dx = tap % w.kernel_x * w.dilation_x;
+  return {static_cast<int>(channel * w.channel_stride + dy * w.y_stride + dx * w.x_stride),
+          static_cast<uint16_t>(dy), static_cast<uint16_t>(dx)};
+}
+
+// Where one row's window lies in the input.
+struct WindowReader {
+  const void* data;
+  int64_t offset;  // elements to its corner, which may lie outside
+  int y, x;        // of that
+  uint32_t height, width;
+
+  __device__ WindowReader(const QuantizeArgs& q, const Segment& s, bool exists)
+      : data(q.source.data), height(q.window.height), width(q.window.width) {
+    const Window& w = q.window;
+    const auto within = static_cast<uint32_t>(exists ? s.within : 0);
+    const uint32_t image = within / w.positions, position = within - image * w.positions;
+    const uint32_t out_y = position / w.positions_x, out_x = position - out_y * w.positions_x;
+    y = exists ? static_cast<int>(out_y) * w.stride_y - w.pad_y : w.height;  // or all outside
+    x = static_cast<int>(out_x) * w.stride_x - w.pad_x;
+    offset = image * w.image_stride + s.batch * w.group_stride + y * w.y_stride + x * w.x_stride;
+  }
+  /// Eight columns of the table, of which the first `count` exist; the others are 0.
+  template <DType kDType>
+  __device__ __forceinline__ void read(const WindowColumn* columns, int count,
+                                       float (&out)[kWindowColumns]) const {
+    // All addresses before the first load: no branch comes between the loads.
+    int64_t at[kWindowColumns];
+    bool inside[kWindowColumns];
+#pragma unroll
+    for (int j = 0; j < kWindowColumns; j += 2) {
+      const uint4 raw = reinterpret_cast<const uint4*>(columns)[j / 2];  // two columns
+      const uint32_t offsets[2] = {raw.x, raw.z}, steps[2] = {raw.y, raw.w};
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const bool in_y = static_cast<uint32_t>(y) + (steps[i] & 0xffffu) < height;
+        const bool in_x = static_cast<uint32_t>(x) + (steps[i] >> 16) < width;
+        inside[j + i] = in_y & in_x & (j + i < count);
+        at[j + i] = offset + static_cast<int>(offsets[i]);
+      }
+    }
+#pragma unroll
+    for (int j = 0; j < kWindowColumns; ++j) out[j] = inside[j] ? load(kDType, data, at[j]) : 0.0f;
+  }
+};
+
+// kPlain: staged in groups of eight, and as many cycles as the code.
+template <DType kDType, bool kPlain>
+__global__ void __launch_bounds__(kThreads, 4)
+    quantize_windows_kernel(const __grid_constant__ QuantizeArgs q, uint32_t tiles) {
+  extern __shared__ __align__(16) WindowColumn columns[];  // of the chunk, in groups of eight
+  constexpr int kWarps = kThreads / kWindowRows, kStep = kWarps * kWindowColumns;
+  __shared__ uint32_t magnitudes[kWarps][kWindowRows];
+  clear(q, blockIdx.x, gridDim.x);
+  const int lane = threadIdx.x % kWindowRows, warp = threadIdx.x / kWindowRows;
+  const uint32_t block = blockIdx.x, chunk = block % static_cast<uint32_t>(q.chunks);
+  const uint32_t tile = block / static_cast<uint32_t>(q.chunks);
+  const uint32_t batch = tile / tiles, within = (tile - batch * tiles) * kWindowRows + lane;
+  const bool exists = within < q.source.rows;
+  const int64_t row = int64_t{batch} * q.source.rows + (exists ? within : 0);
+  const Segment s(q, static_cast<uint32_t>(row * q.chunks + chunk));
+  const int count = static_cast<int>(s.count);
+  for (int i = threadIdx.x; i < count; i += kThreads) {
+    columns[i] = window_column(q.window, static_cast<uint32_t>(s.first) + i);
+  }
+  __syncthreads();
+
+  const WindowReader reader(q, s, exists);
+  float x[kWindowColumns];
+  Range range;
+  for (int i = warp * kWindowColumns; i < count; i += kStep) {
+    reader.read<kDType>(columns + i, count - i, x);
+#pragma unroll
+    for (float value : x) range.magnitude = max(range.magnitude, Range::bits_of(value));
+  }
+  magnitudes[warp][lane] = range.magnitude;
+  __syncthreads();
+  for (int i = 0; i < kWarps; ++i) range.magnitude = max(range.magnitude, magnitudes[i][lane]);
+  if (!exists) return;
+
+  const Affine affine = range.bipolar_affine(q.scheme);
+  const FastCodes codes(q, affine);
+  const bool staged = q.output == Output::staged_cycles;
+  const int padded =
+      staged ? static_cast<int>(q.layout.stages_per_chunk * q.layout.positions) : count;
+  for (int i = warp * kWindowColumns; i < padded; i += kStep) {
+    reader.read<kDType>(columns + i, count - i, x);
+    const int4 a = codes(make_float4(x[0], x[1], x[2], x[3]));
+    const int4 b = codes(make_float4(x[4], x[5], x[6], x[7]));
+    int low[4] = {a.x, a.y, a.z, a.w}, high[4] = {b.x, b.y, b.z, b.w};
+    if constexpr (kPlain) {
+      const uint2 first = pack(low), second = pack(high);
+      *reinterpret_cast<uint4*>(staged_at(q, s, i)) =
+          make_uint4(first.x, first.y, second.x, second.y);
+    } else {
+      write_eight(q, s, i, low, high, padded);
+    }
+  }
+  if (warp == 0) write_row_outputs(q, s, affine);
+}
+
+inline int64_t column_bytes(const QuantizeArgs& q) {  // groups of eight are read whole
+  return (q.chunk + kWindowColumns) * static_cast<int64_t>(sizeof(WindowColumn));
+}
+
+// Whether the kernel above can do it.
+inline bool usual_windows(const QuantizeArgs& q) {
+  const Window& w = q.window;
+  if (w.taps == 0 || w.height == 0) return false;
+  // Offsets and steps as the table of columns holds them.
+  const int64_t reach_y = int64_t{w.taps / w.kernel_x - 1} * w.dilation_y;
+  const int64_t reach_x = int64_t{w.kernel_x - 1} * w.dilation_x;
+  const int64_t channels = q.source.dim / w.taps;
+  const auto far = [](int64_t steps, int64_t stride) {
+    return stride < 0 || (stride > 0 && steps > (int64_t{1} << 29) / stride);
+  };
+  return !q.scheme.unipolar && q.scheme.rounding != Rounding::tensor && q.multiplier != 0 &&
+         q.range_from == RangeFrom::segment && q.source.smoothing == Smoothing::none && !q.sums &&
+         (q.output == Output::staged_cycles || q.output == Output::signed_codes) &&
+         reach_y < (1 << 16) && reach_x < (1 << 16) && !far(channels, w.channel_stride) &&
+         !far(reach_y, w.y_stride) && !far(reach_x, w.x_stride) && column_bytes(q) <= kColumnBytes;
+}
+
+inline void quantize_windows(const QuantizeArgs& q, cudaStream_t stream) {
+  const int64_t tiles = (q.source.rows + kWindowRows - 1) / kWindowRows;
+  const int64_t blocks = q.source.batches * tiles * q.chunks;
+  require(blocks < (int64_t{1} << 31) && q.source.total_rows() * q.chunks <= kMostSegments,
+          "output positions times chunks must be at most ", kMostSegments, " on CUDA");
+  if (blocks == 0) return;
+  const auto bytes = static_cast<int>(column_bytes(q));
+  const bool plain =
+      q.output == Output::staged_cycles && q.layout.positions >= kWindowColumns && !q.cycles;
+  const auto launch = [&](auto dtype) {
+    constexpr DType kDType = decltype(dtype)::value;
+    const auto kernel =
+        plain ? quantize_windows_kernel<kDType, true> : quantize_windows_kernel<kDType, false>;
+    if (bytes > (40 << 10)) {
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    }
+    kernel<<<static_cast<unsigned>(blocks), kThreads, bytes, stream>>>(
+        q, static_cast<uint32_t>(tiles));
+  };
+  with_dtype(q.source.dtype, launch);
+}
+
+}  // namespace scmp::cuda
