@@ -12,8 +12,8 @@ namespace {
 constexpr int kTile = 8 * kThreads;         // output positions of a block, about
 constexpr int64_t kTableBytes = 48 * 1024;  // of shared memory
 
-int64_t table_entries(const DepthwiseArgs& args) {
-  return int64_t{args.a.window.taps} * (2 * args.gemm.tables.levels + 1);
+int64_t table_entries(const DepthwiseArgs& args) {  // and the weights
+  return int64_t{args.a.window.taps} * (2 * args.gemm.tables.levels + 2);
 }
 
 // Ones of the weight's stream among the cycles that a code of a enables, times the weight's sign.
@@ -26,6 +26,25 @@ __device__ int signed_ones(const DepthwiseArgs& args, int tap, int code, int wei
   for (int word = 0; word < cycles / 32; ++word) ones += __popc(bits[word]);
   if (cycles % 32) ones += __popc(bits[cycles / 32] & ((1u << (cycles % 32)) - 1));
   return weight < 0 ? -ones : ones;
+}
+
+// Codes and scale of one channel's weights, by one warp.
+__device__ void quantize_weights(const QuantizeArgs& b, unsigned channel, int taps,
+                                 int16_t* weights, float& scale) {
+  const auto weight = [&](int tap) {
+    const Source& s = b.source;
+    return load(s.dtype, s.data, channel * s.batch_stride + tap * s.dim_stride);
+  };
+  Range range;
+  for (int tap = threadIdx.x; tap < taps; tap += 32) {
+    range.magnitude = max(range.magnitude, Range::bits_of(weight(tap)));
+  }
+  const Affine affine = reduce<32>(range, false).bipolar_affine(b.scheme);
+  const FastCodes codes(b, affine);
+  for (int tap = threadIdx.x; tap < taps; tap += 32) {
+    weights[tap] = static_cast<int16_t>(codes(make_float4(weight(tap), 0.0f, 0.0f, 0.0f)).x);
+  }
+  if (threadIdx.x == 0) scale = affine.scale;
 }
 
 // One input, or 0 outside of it.
@@ -97,8 +116,9 @@ struct Inputs {
 template <DType kDType, bool kThree>
 __global__ void __launch_bounds__(kThreads)
     depthwise_kernel(const __grid_constant__ DepthwiseArgs args, unsigned tiles) {
-  extern __shared__ int16_t table[];  // (taps, 2 levels + 1) by signed code
+  extern __shared__ int16_t table[];  // (taps, 2 levels + 1) by signed code; then the weights
   __shared__ int damaged;
+  __shared__ float b_scale;
   const QuantizeArgs& q = args.a;
   const Window& w = q.window;
   const int levels = args.gemm.tables.levels, entries = 2 * levels + 1;
@@ -106,22 +126,31 @@ __global__ void __launch_bounds__(kThreads)
   const auto channels = static_cast<unsigned>(q.source.batches);
   const unsigned image = plane / channels, channel = plane - image * channels;
 
+  int16_t* weights = table + w.taps * entries;
   if (threadIdx.x == 0) damaged = 0;
+  __syncthreads();
+  if (args.gemm.b_codes) {
+    for (int tap = threadIdx.x; tap < w.taps; tap += kThreads) {
+      bool bad = false;
+      weights[tap] = static_cast<int16_t>(
+          checked_code(args.gemm, args.gemm.b_codes[int64_t{channel} * w.taps + tap], bad));
+      if (bad) damaged = 1;
+    }
+    if (threadIdx.x == 0) b_scale = args.gemm.dequantizer.b_scale[channel];
+  } else if (threadIdx.x < 32) {
+    quantize_weights(args.b, channel, w.taps, weights, b_scale);
+  }
   __syncthreads();
   for (int i = threadIdx.x; i < w.taps * (levels + 1); i += kThreads) {
     const int tap = i / (levels + 1), code = i - tap * (levels + 1);
-    bool bad = false;
-    const int weight =
-        checked_code(args.gemm, args.gemm.b_codes[int64_t{channel} * w.taps + tap], bad);
-    if (bad) damaged = 1;
-    const auto ones = static_cast<int16_t>(signed_ones(args, tap, code, weight));
+    const auto ones = static_cast<int16_t>(signed_ones(args, tap, code, weights[tap]));
     table[tap * entries + levels + code] = ones;
     table[tap * entries + levels - code] = static_cast<int16_t>(-ones);
   }
   __syncthreads();
 
   const Dequantizer& dequantizer = args.gemm.dequantizer;
-  const float b_scale = damaged ? quiet_nan() : dequantizer.b_scale[channel];
+  const float scale = damaged ? quiet_nan() : b_scale;
   float* out = args.out + image * args.image_stride + channel * args.channel_stride;
   int offsets[9];
 #pragma unroll
@@ -152,7 +181,7 @@ __global__ void __launch_bounds__(kThreads)
       }
     });
     out[position * args.position_stride] =
-        scaled_value(static_cast<float>(sum), dequantizer.c, affine.scale, b_scale);
+        scaled_value(static_cast<float>(sum), dequantizer.c, affine.scale, scale);
   }
 }
 
@@ -162,8 +191,9 @@ bool depthwise_fits(const DepthwiseArgs& args) {
   const QuantizeArgs& q = args.a;
   const int64_t tiles = (int64_t{q.window.positions} + kTile - 1) / kTile;
   return !q.scheme.unipolar && q.range_from == RangeFrom::segment && q.multiplier != 0 &&
-         q.scheme.rounding != Rounding::tensor && q.source.smoothing == Smoothing::none &&
-         args.gemm.tables.b_bits != nullptr && args.gemm.dequantizer.kind == Epilogue::row &&
+         (args.gemm.b_codes || args.b.multiplier != 0) && q.scheme.rounding != Rounding::tensor &&
+         q.source.smoothing == Smoothing::none && args.gemm.tables.b_bits != nullptr &&
+         args.gemm.dequantizer.kind == Epilogue::row &&
          table_entries(args) * static_cast<int64_t>(sizeof(int16_t)) <= kTableBytes &&
          args.images * q.source.batches * tiles < (int64_t{1} << 31);
 }

@@ -10,6 +10,8 @@ namespace scmp::cuda {
 struct DepthwiseArgs {
   QuantizeArgs a;    // rows of the window, batch entries are channels; its outputs are not used
   GemmProblem gemm;  // b's codes (channels, taps) and scales, the tables, c; its a and out are not
+  // Where gemm.b_codes is null: b itself, batch entries of one row, to be quantized here.
+  QuantizeArgs b;
   int64_t images = 1;
   int tile = 0;  // positions of a block; set by the launch
   float* out = nullptr;

@@ -45,6 +45,7 @@ struct GemmProblem {
   // one.
   const int32_t* row_order = nullptr;
   const int32_t* row_words = nullptr;
+  const uint32_t* row_needs = nullptr;  // (batches,) bit w: some of the row_words is w + 1
 
   // Where set, kernels write exact sums of parts of the K axis here instead of outputs:
   // (slots, batches, n, m). Every chunk has slots / chunks parts, in order.

@@ -4,6 +4,7 @@
 
 #include "common/error.h"
 #include "gemm/cuda/lanes.cuh"
+#include "gemm/cuda/mma/patterns.cuh"
 #include "gemm/dequantize.h"
 #include "quant/affine.h"
 
@@ -11,7 +12,7 @@ namespace scmp::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kTileRows = 64;  // that a block stages
+constexpr int kTileRows = 256;  // that a block stages: they look up the same patterns
 constexpr int kSortThreads = 1024;
 constexpr int kMostLength = 4096;
 
@@ -23,22 +24,37 @@ __device__ int length_of(const RowLengthArgs& args, int64_t row, int64_t chunk) 
   return args.lengths[args.length_per_chunk ? row * args.chunks + chunk : row];
 }
 
-// Cycles of the first `length` at which a lane's sequence is below `code`.
-__device__ int enabled_cycles(const CycleTables& t, int64_t lane, int length, int code) {
+// Cycles of the first `length` at which a lane's sequence is below `code`. kWords: words per
+// pattern, 0 where that is no constant or there are no patterns.
+template <int kWords>
+__device__ __forceinline__ int enabled_cycles(const CycleTables& t, int64_t lane, int length,
+                                              int code) {
   int count = 0;
-  if (!t.bits) {
+  if constexpr (kWords == 0) {
     const uint16_t* values = t.values + lane * t.length;
-    for (int i = 0; i < length; ++i) count += values[i] < code;
-    return count;
+    if (!t.bits) {
+      for (int i = 0; i < length; ++i) count += values[i] < code;
+      return count;
+    }
+    const uint32_t* bits = t.bits + (lane * (t.levels + 1) + code) * t.words;
+    for (int word = 0; 32 * word < length; ++word) {
+      count += __popc(bits[word] & thermometer(length, word));
+    }
+  } else {
+    const auto* bits =
+        reinterpret_cast<const uint2*>(t.bits) + (lane * (t.levels + 1) + code) * (kWords / 2);
+#pragma unroll
+    for (int i = 0; i < kWords / 2; ++i) {
+      const uint2 two = __ldg(bits + i);
+      count += __popc(two.x & thermometer(length, 2 * i));
+      count += __popc(two.y & thermometer(length, 2 * i + 1));
+    }
   }
-  const uint32_t* bits = t.bits + (lane * (t.levels + 1) + code) * t.words;
-  const int whole = length / 32;
-  for (int word = 0; word < whole; ++word) count += __popc(bits[word]);
-  if (length % 32) count += __popc(bits[whole] & ((1u << (length % 32)) - 1));
   return count;
 }
 
 // A block takes kTileRows rows of one stage.
+template <int kWords>
 __global__ void __launch_bounds__(kThreads)
     stage_rows(const __grid_constant__ RowLengthArgs args, uint32_t tiles) {
   const StageLayout& l = args.layout;
@@ -70,7 +86,7 @@ __global__ void __launch_bounds__(kThreads)
     if (usable && (!args.full || (length == args.full) == (to % 2 == 1)) && from < columns) {
       const int code = args.codes[a_row * args.columns + chunk * args.chunk + from];
       const int64_t lane = lane_of_position(args.tables.lane_of, args.tables.lanes, to);
-      cycles = enabled_cycles(args.tables, lane, length, abs(code));
+      cycles = enabled_cycles<kWords>(args.tables, lane, length, abs(code));
       if (code < 0) cycles = -cycles;
     }
     out[(to_row << shift) + (i & (l.positions - 1))] = static_cast<int16_t>(cycles);
@@ -129,6 +145,7 @@ __global__ void __launch_bounds__(kSortThreads)
   const int64_t blocks = (args.rows + kWgmmaRows - 1) / kWgmmaRows;
   int32_t* words = args.row_words + batch * blocks * args.chunks;
   for (int64_t i = threadIdx.x; i < blocks * args.chunks; i += kSortThreads) words[i] = 1;
+  if (threadIdx.x == 0) args.row_needs[batch] = 0;
   __syncthreads();
   for (int64_t i = threadIdx.x; i < args.rows * args.chunks; i += kSortThreads) {
     const int64_t place = i / args.chunks, chunk = i - place * args.chunks;
@@ -136,6 +153,10 @@ __global__ void __launch_bounds__(kSortThreads)
     const int need = good(args, length) ? (length + 31) / 32 : 0;
     int32_t* to = words + place / kWgmmaRows * args.chunks + chunk;
     if (need > *to) atomicMax(to, need);
+  }
+  __syncthreads();
+  for (int64_t i = threadIdx.x; i < blocks * args.chunks; i += kSortThreads) {
+    atomicOr(&args.row_needs[batch], 1u << min(words[i] - 1, 31));
   }
 }
 
@@ -152,8 +173,12 @@ void stage_row_lengths(const RowLengthArgs& args, cudaStream_t stream) {
   const int64_t blocks = args.batches * args.layout.stages * tiles;
   require(blocks < (int64_t{1} << 31), "rows times columns must be fewer on CUDA: ", blocks,
           " blocks of them");
-  stage_rows<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(args,
-                                                                     static_cast<uint32_t>(tiles));
+  auto kernel = stage_rows<0>;
+  if (args.tables.bits && args.tables.words == 2) kernel = stage_rows<2>;
+  if (args.tables.bits && args.tables.words == 4) kernel = stage_rows<4>;
+  if (args.tables.bits && args.tables.words == 8) kernel = stage_rows<8>;
+  kernel<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(args,
+                                                                 static_cast<uint32_t>(tiles));
 }
 
 }  // namespace scmp::cuda

@@ -35,10 +35,11 @@ struct RowLengthArgs {
   int16_t* cycles = nullptr;  // sign * enabled cycles, in `layout`
   int32_t* row_order = nullptr;  // where set, rows are sorted: see GemmProblem
   int32_t* row_words = nullptr;
+  uint32_t* row_needs = nullptr;
   float* row_c = nullptr;  // (batches * rows, chunks): c, 0 where the length is 0
 };
 
-/// Fills row_order and row_words, which are set. One launch.
+/// Fills row_order, row_words and row_needs, which are set. One launch.
 void sort_rows(const RowLengthArgs& args, cudaStream_t stream);
 
 /// Fills cycles and row_c. One launch.

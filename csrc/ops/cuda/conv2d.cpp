@@ -95,14 +95,18 @@ at::Tensor to_images(at::Tensor y, const at::Tensor& x, const Geometry& g, const
   return as_images(y.reshape({sizes.images, sizes.positions(), out}), x, sizes.height, sizes.width);
 }
 
-// The depthwise kernel's output; undefined where that kernel cannot do it.
-at::Tensor run_depthwise(const at::Tensor& x, const at::Tensor& rows, const Prepared& b,
-                         const MatmulKnobs& knobs, const Window& window, const Sizes& sizes) {
+// The depthwise kernel's output; undefined where that kernel cannot do it. Weights are prepared, or
+// quantized by it.
+at::Tensor run_depthwise(const at::Tensor& x, const at::Tensor& rows, const at::Tensor& weight,
+                         const Prepared* prepared, const MatmulKnobs& knobs, const Window& window,
+                         const Sizes& sizes) {
   const MatmulPlan plan = plan_sc_matmul(knobs, sizes.columns);
   const auto streams = device_streams(plan.streams);
   DepthwiseArgs args;
   args.a = a_args(rows, knobs, plan, streams->tables, window);
-  args.gemm = make_problem(args.a, OperandB(b), knobs, plan, streams->tables, nullptr);
+  if (!prepared) args.b = b_args(weight, knobs, plan);
+  const OperandB b = prepared ? OperandB(*prepared) : OperandB(args.b);
+  args.gemm = make_problem(args.a, b, knobs, plan, streams->tables, nullptr);
   args.images = sizes.images;
   if (!depthwise_fits(args)) return {};
   const at::Tensor out = at::empty({sizes.images, x.size(1), sizes.height, sizes.width},
@@ -138,8 +142,7 @@ at::Tensor conv2d_products_cuda(const at::Tensor& x, const at::Tensor& weight, c
   const MatmulKnobs knobs = check_sc_matmul("sc_matmul", a, b, args);
   if (depthwise(g, x.size(1), weight.size(0)) && !knobs.unipolar) {
     const c10::cuda::CUDAGuard guard(x.device());
-    const Prepared quantized = quantize_b("sc_matmul", b, knobs, std::nullopt);
-    const at::Tensor out = run_depthwise(x, a, quantized, knobs, window, sizes);
+    const at::Tensor out = run_depthwise(x, a, b, nullptr, knobs, window, sizes);
     if (out.defined()) return out;
   }
   return to_images(multiply(a, b, args, knobs, window), x, g, sizes);
@@ -160,7 +163,7 @@ at::Tensor conv2d_products_prepared_cuda(const at::Tensor& x, at::TensorList wei
   if (depthwise(g, x.size(1), g.groups * sizes.out_group) && !call.knobs.unipolar &&
       !call.knobs.sync_checks) {
     const c10::cuda::CUDAGuard guard(x.device());
-    const at::Tensor out = run_depthwise(x, a, call.b, call.knobs, window, sizes);
+    const at::Tensor out = run_depthwise(x, a, {}, &call.b, call.knobs, window, sizes);
     if (out.defined()) return out;
   }
   return to_images(multiply_prepared(a, call, args, window), x, g, sizes);

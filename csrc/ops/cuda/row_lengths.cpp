@@ -22,12 +22,15 @@
 namespace scmp::cuda {
 namespace {
 
-// int32 of the call's lengths on the device; -1 for values out of range. Fills take their values
-// from the host: a table of levels would have to be copied over, which a graph capture cannot.
+// int32 of the call's lengths on the device; values out of range stay out of it. Fills take their
+// values from the host: a table of levels would have to be copied over, which a graph capture
+// cannot.
 at::Tensor device_lengths(const LengthArgs& lengths, int64_t longest) {
   if (lengths.row_stoc_len) {
-    const at::Tensor wide = lengths.row_stoc_len->to(at::kLong);
-    return wide.masked_fill(wide.lt(0).logical_or(wide.gt(longest)), -1).to(at::kInt).contiguous();
+    const at::Tensor& given = *lengths.row_stoc_len;
+    const bool wide = given.scalar_type() == at::kLong || given.scalar_type() == at::kUInt32;
+    // Out of range stays out of range; narrow types fit as they are.
+    return (wide ? given.to(at::kLong).clamp(-1, longest + 1) : given).to(at::kInt).contiguous();
   }
   const at::Tensor rungs = lengths.rung_table->to(at::kLong);
   at::Tensor out =
@@ -97,6 +100,7 @@ at::Tensor multiply_by_row(const at::Tensor& a, const Prepared& b, const LengthA
   const int64_t blocks = (args.rows + kWgmmaRows - 1) / kWgmmaRows;
   const size_t order = workspace.reserve(args.batches * args.rows * sizeof(int32_t));
   const size_t words = workspace.reserve(args.batches * blocks * args.chunks * sizeof(int32_t));
+  const size_t needs = workspace.reserve(args.batches * sizeof(uint32_t));
   workspace.allocate(a);
   parts.point(workspace, /*tensor=*/false, operand);
 
@@ -132,6 +136,7 @@ at::Tensor multiply_by_row(const at::Tensor& a, const Prepared& b, const LengthA
     if (choose_kernel(problem, current_device_limits()) == Kernel::wgmma_b1) {
       problem.row_order = args.row_order = workspace.at<int32_t>(order);
       problem.row_words = args.row_words = workspace.at<int32_t>(words);
+      problem.row_needs = args.row_needs = workspace.at<uint32_t>(needs);
       sort_rows(args, stream);
     }
     stage_row_lengths(args, stream);

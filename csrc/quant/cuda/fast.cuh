@@ -1,5 +1,6 @@
 // The kernel for the usual case, without the choices of the general one: bipolar codes, every
-// segment its own group, values in aligned groups of four, boundaries by multiplication.
+// segment its own group, values in aligned groups of four, boundaries by multiplication. kCycles:
+// a's codes enable another number of cycles, by a table.
 #pragma once
 
 #include "quant/cuda/range.cuh"
@@ -107,13 +108,15 @@ struct FastCodes {
 };
 
 // Where a segment's codes go: i is a multiple of four.
+template <bool kCycles>
 struct FastTarget {
+  const QuantizeArgs& q;
   int16_t* to;
   int8_t* signs;         // or null: codes are signed
   int64_t stage_stride;  // 0: in order
   int shift, mask;
 
-  __device__ FastTarget(const QuantizeArgs& q, const Segment& s) {
+  __device__ FastTarget(const QuantizeArgs& args, const Segment& s) : q(args) {
     const StageLayout& l = q.layout;
     signs = q.output == Output::bipolar_codes ? q.signs + s.row * q.source.dim + s.first : nullptr;
     if (q.output != Output::staged_cycles) {
@@ -137,6 +140,7 @@ struct FastTarget {
 #pragma unroll
       for (int j = 0; j < 4; ++j) code[j] = abs(code[j]);
     }
+    if (kCycles) enable_cycles(q, i, code);
     *reinterpret_cast<uint2*>(to + (i >> shift) * stage_stride + (i & mask)) = pack(code);
   }
 
@@ -144,7 +148,7 @@ struct FastTarget {
   __device__ static int8_t sign(int code) { return static_cast<int8_t>((code > 0) - (code < 0)); }
 };
 
-template <int kGroup>
+template <int kGroup, bool kCycles>
 __device__ __forceinline__ void fast_segment(const QuantizeArgs& q, const Segment& s,
                                              const float4* x, int batches, int64_t from) {
   // kQuads groups per batch; batches beyond the first are read again, from the cache.
@@ -163,7 +167,7 @@ __device__ __forceinline__ void fast_segment(const QuantizeArgs& q, const Segmen
   range.magnitude = most;
   const Affine affine = reduce<kGroup>(range, false).affine(q.scheme);
   const FastCodes codes(q, affine);
-  const FastTarget target(q, s);
+  const FastTarget<kCycles> target(q, s);
 #pragma unroll
   for (int j = 0; j < kQuads; ++j) {
     const int i = 4 * (lane + j * kGroup);
@@ -182,17 +186,18 @@ __device__ __forceinline__ void fast_segment(const QuantizeArgs& q, const Segmen
   if (lane == 0) write_row_outputs(q, s, affine);
 }
 
+template <bool kCycles>
 __device__ __forceinline__ void fast_short_segment(const QuantizeArgs& q, const Segment& s,
                                                    const float4& x) {
   const int i = 4 * (threadIdx.x % 32);
   Range range;
   range.magnitude = most_of(x);
   const Affine affine = reduce<32>(range, false).affine(q.scheme);
-  if (i < s.count) FastTarget(q, s).write(i, FastCodes(q, affine)(x));
+  if (i < s.count) FastTarget<kCycles>(q, s).write(i, FastCodes(q, affine)(x));
   if (i == 0) write_row_outputs(q, s, affine);
 }
 
-template <Sharing kSharing>
+template <Sharing kSharing, bool kCycles>
 __global__ void __launch_bounds__(kThreads, 4)
     fast_quantize_kernel(const __grid_constant__ Operands operands) {
   constexpr bool kShort = kSharing == Sharing::short_segments;
@@ -220,7 +225,7 @@ __global__ void __launch_bounds__(kThreads, 4)
     read_each(q.source.dtype, q.source.data, starts, counts, x);
 #pragma unroll
     for (int j = 0; j < kQuads; ++j) {
-      if (j < segments) fast_short_segment(q, s, x[j]);
+      if (j < segments) fast_short_segment<kCycles>(q, s, x[j]);
       s.advance(q);
     }
   } else {
@@ -228,7 +233,8 @@ __global__ void __launch_bounds__(kThreads, 4)
     read_batch<kGroup>(q.source.dtype, q.source.data, from, static_cast<int>(s.count),
                        threadIdx.x % kGroup, x);
     const int per_batch = 4 * kQuads * kGroup;
-    fast_segment<kGroup>(q, s, x, (static_cast<int>(s.count) + per_batch - 1) / per_batch, from);
+    fast_segment<kGroup, kCycles>(q, s, x, (static_cast<int>(s.count) + per_batch - 1) / per_batch,
+                                  from);
   }
 }
 

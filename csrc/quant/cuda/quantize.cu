@@ -63,9 +63,9 @@ bool all_usual(const QuantizeArgs* operands, int count) {
     }
     if (!(staged || split || q.output == Output::signed_codes) || q.scheme.unipolar ||
         q.scheme.rounding == Rounding::tensor || q.range_from != RangeFrom::segment ||
-        q.multiplier == 0 || q.cycles != nullptr || !quads_aligned(q) || q.source.dim % unit != 0 ||
-        q.chunk % unit != 0 || reinterpret_cast<uintptr_t>(q.codes) % 8 != 0 || q.sums ||
-        q.tensor_map || q.chunk >= (int64_t{1} << 30) || (staged && q.layout.positions < 4)) {
+        q.multiplier == 0 || !quads_aligned(q) || q.source.dim % unit != 0 || q.chunk % unit != 0 ||
+        reinterpret_cast<uintptr_t>(q.codes) % 8 != 0 || q.sums || q.tensor_map ||
+        q.chunk >= (int64_t{1} << 30) || (staged && q.layout.positions < 4)) {
       return false;
     }
   }
@@ -100,9 +100,14 @@ void quantize(const QuantizeArgs* operands, int count, cudaStream_t stream) {
     return;
   }
   if (all_usual(operands, count)) {
-    return launch(operands, count, stream, fast_quantize_kernel<Sharing::block>,
-                  fast_quantize_kernel<Sharing::warp>,
-                  fast_quantize_kernel<Sharing::short_segments>);
+    bool cycles = false;
+    for (int i = 0; i < count; ++i) cycles |= operands[i].cycles != nullptr;
+    return cycles ? launch(operands, count, stream, fast_quantize_kernel<Sharing::block, true>,
+                           fast_quantize_kernel<Sharing::warp, true>,
+                           fast_quantize_kernel<Sharing::short_segments, true>)
+                  : launch(operands, count, stream, fast_quantize_kernel<Sharing::block, false>,
+                           fast_quantize_kernel<Sharing::warp, false>,
+                           fast_quantize_kernel<Sharing::short_segments, false>);
   }
   launch(operands, count, stream, quantize_kernel<Sharing::block>, quantize_kernel<Sharing::warp>,
          quantize_kernel<Sharing::short_segments>);

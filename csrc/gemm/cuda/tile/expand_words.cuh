@@ -86,9 +86,11 @@ struct WordExpander {
       code[j] = checked_code(p, stored[task][g][j], bad);
       load_words(at.pattern(p.tables, table, position + j, code[j]), words[j]);
     }
+    const uint32_t needs = p.row_needs[at.batch];  // what no row needs is not written
 #pragma unroll
     for (int prefix = 0; prefix < kPrefixes; ++prefix) {
       constexpr int kStep = kWords / kPrefixes;
+      if ((needs >> prefix * kStep & ((1u << kStep) - 1)) == 0) continue;
       const int end = min(length, (prefix + 1) * kStep * 32);
       int term[2];
 #pragma unroll
@@ -108,6 +110,7 @@ struct WordExpander {
     }
 #pragma unroll
     for (int w = 0; w < kWords; w += 2) {
+      if (needs >> w == 0) break;
       const uint32_t four[4] = {words[0][w], words[1][w], words[0][w + 1], words[1][w + 1]};
       store_words<kWords, BOrder::pieces>(out, g * Order::kGroupPairs + w / 2, column, t, four);
     }

@@ -1,0 +1,240 @@
+"""Whole models to bit streams and back."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from torch import nn
+from torch.nn.utils import parametrize
+
+from scmp_kernels.nn.config import SCConfig, check_config
+from scmp_kernels.nn.conv import SCConv2d
+from scmp_kernels.nn.linear import SCLinear
+from scmp_kernels.nn.scope import Scope, scope_of
+from scmp_kernels.nn.weights import SCWeight
+from scmp_kernels.sc.rng import one_line
+
+Filter = Callable[[str, nn.Module], "bool | SCConfig | None"]
+
+_TWINS = {nn.Linear: SCLinear, nn.Conv2d: SCConv2d}
+_METHODS = ("forward", "_conv_forward", "__call__", "_call_impl")
+_FAST_PATHS = {  # of torch, around the layers: the attribute that turns each off
+    nn.TransformerEncoderLayer: ("activation_relu_or_gelu", 0),
+    nn.TransformerEncoder: ("use_nested_tensor", False),
+}
+
+
+class _Plan(NamedTuple):
+    """What `convert` is about to do; nothing of it is done before all of it is known to fit."""
+
+    twins: dict[int, SCWeight]  # by id of the layer
+    swaps: list[tuple[nn.Module, str, SCWeight]]  # parent, attribute, twin
+    scopes: list[tuple[nn.Module, str, SCConfig | None]]
+    fast_paths: list[nn.Module]
+    seen: set[int]
+
+
+def convert(
+    model: nn.Module,
+    config: SCConfig = SCConfig(),  # noqa: B008  (frozen)
+    filter: Filter | None = None,
+    attention: SCConfig | bool = True,
+) -> nn.Module:
+    """Run a model on bit streams, in place: linear layers, 2D convolutions and attention.
+
+    ``torch.nn.Linear`` and ``torch.nn.Conv2d`` become `SCLinear` and `SCConv2d` with the same
+    parameters: tied weights stay tied, a layer used twice becomes one. Subclasses do where they
+    leave ``forward`` alone. Layers with hooks or parametrizations, and ``nn.MultiheadAttention``
+    with what is in it, stay float.
+
+    Attention is what calls ``torch.nn.functional.scaled_dot_product_attention``: inside the model,
+    during its forward, in the thread that called it.
+
+    Args:
+        model: to convert; must not be converted yet.
+        config: SCConfig of the layers.
+        filter: ``filter(name, module)`` is asked about each layer, and about each other module with
+            children that is not of torch.nn, for the attention in it, inner modules deciding after
+            outer ones. True: converted, SCConfig: with that one, False or None: left float.
+            None: all are converted.
+        attention: SCConfig of the attention; True: `config`; False: attention stays float.
+
+    Returns:
+        model (its twin where the model itself is a layer).
+
+    Raises:
+        ValueError: an argument does not fit, a config does not fit a layer, the model is converted
+            already, or its attention does not go through the function.
+    """
+    check_config("convert", config)
+    if attention is True or attention is False:
+        attention = config if attention else None
+    elif not isinstance(attention, SCConfig):
+        raise ValueError(
+            f"convert: attention must be an SCConfig, True or False, got {one_line(attention)}"
+        )
+    for name, module in model.named_modules():
+        if _original(module) is not None or scope_of(module) is not None:
+            raise ValueError(
+                "convert: model must not be converted already (revert it first), "
+                f"got one whose {name or type(module).__name__!r} is"
+            )
+    plan, choose = _Plan({}, [], [], [], set()), _Choice(filter, config, attention)
+    if type(model) in _TWINS:
+        return _twin(plan, "", model, choose) or model
+    _walk(plan, "", model, choose, None)
+    for parent, attribute, twin in plan.swaps:
+        parent._modules[attribute] = twin
+    for module, name, scoped in plan.scopes:
+        Scope(module, name, scoped)
+    for module in plan.fast_paths:
+        attribute, off = _fast_path(module)
+        module._scmp_fast_path = getattr(module, attribute)
+        setattr(module, attribute, off)
+    return model
+
+
+def revert(model: nn.Module) -> nn.Module:
+    """Undo `convert`: the modules that were there before are there again.
+
+    They have the parameters that the model has now, and its training mode.
+
+    Args:
+        model: as `convert` returned it, or a copy; one that is not converted stays as it is.
+
+    Returns:
+        model (the float layer where the model itself is one).
+
+    Raises:
+        ValueError: something took the place of a module's ``forward`` since `convert`.
+    """
+    original = _original(model)
+    if original is not None:
+        return _restored(model, original)
+    scopes = [scope for module in model.modules() if (scope := scope_of(module)) is not None]
+    for scope in scopes:
+        scope.remove()
+    for module in list(model.modules()):
+        if "_scmp_fast_path" in module.__dict__:
+            setattr(module, _fast_path(module)[0], module.__dict__.pop("_scmp_fast_path"))
+        for attribute, child in list(module._modules.items()):
+            original = None if child is None else _original(child)
+            if original is not None:
+                module._modules[attribute] = _restored(child, original)
+    return model
+
+
+def _original(module: nn.Module) -> nn.Module | None:
+    """The layer that a twin was converted from."""
+    replaced = module.__dict__.get("_replaced")
+    return replaced[0] if isinstance(module, SCWeight) and replaced else None
+
+
+def _restored(twin: SCWeight, original: nn.Module) -> nn.Module:
+    original.weight, original.bias = twin.weight, twin.bias
+    return original.train(twin.training)
+
+
+class _Choice:
+    """The config of each module, by the filter; None: float."""
+
+    def __init__(self, filter: Filter | None, layers: SCConfig, attention: SCConfig | None) -> None:
+        self.filter, self.layers, self.attention = filter, layers, attention
+
+    def __call__(self, name: str, module: nn.Module, layer: bool) -> SCConfig | None:
+        answer: Any = True if self.filter is None else self.filter(name, module)
+        if isinstance(answer, SCConfig):
+            return answer.for_module(name) if layer or self.attention is not None else None
+        if answer is None or answer is False:
+            return None
+        if answer is not True:
+            raise ValueError(
+                f"convert: filter must return True, False, None or an SCConfig, for {name!r} it "
+                f"returned {one_line(answer)}"
+            )
+        chosen = self.layers if layer else self.attention
+        return None if chosen is None else chosen.for_module(name)
+
+
+def _walk(
+    plan: _Plan, name: str, module: nn.Module, choose: _Choice, outer: SCConfig | None
+) -> None:
+    """Plan for a module that is no layer, and what is in it; `outer` holds for its attention."""
+    plan.seen.add(id(module))
+    scoped = outer
+    if isinstance(module, nn.MultiheadAttention):
+        scoped = None
+    elif _may_attend(module):
+        scoped = choose(name, module, layer=False)
+    if scoped is not outer or (scoped is not None and _may_attend(module)):
+        plan.scopes.append((module, name, scoped))
+    if scoped is not None and scoped.enabled:
+        _check_attention(name, module)
+    if _fast_path(module) is not None:
+        plan.fast_paths.append(module)
+    if isinstance(module, nn.MultiheadAttention):
+        return
+    for attribute, child in module._modules.items():
+        if child is None:
+            continue
+        inner = f"{name}.{attribute}" if name else attribute
+        if _layer_type(child) is not None:
+            twin = _twin(plan, inner, child, choose)
+            if twin is not None:
+                plan.swaps.append((module, attribute, twin))
+        elif id(child) not in plan.seen:
+            _walk(plan, inner, child, choose, scoped)
+
+
+def _may_attend(module: nn.Module) -> bool:
+    """Whether the filter is asked about the attention in a module that is no layer."""
+    return not type(module).__module__.startswith("torch.nn.") and bool(module._modules)
+
+
+def _layer_type(module: nn.Module) -> type | None:
+    """nn.Linear or nn.Conv2d where a module computes what that does, else None."""
+    base = next((kind for kind in _TWINS if isinstance(module, kind)), None)
+    hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    if (
+        base is None
+        or isinstance(module, SCWeight)
+        or "forward" in module.__dict__
+        or parametrize.is_parametrized(module)
+        or any(getattr(module, name) for name in hooks)
+        or any(getattr(type(module), m, None) is not getattr(base, m, None) for m in _METHODS)
+    ):
+        return None
+    return base
+
+
+def _twin(plan: _Plan, name: str, layer: nn.Module, choose: _Choice) -> SCWeight | None:
+    """The twin of a layer, the same for all its places; None: it stays."""
+    if id(layer) not in plan.seen:
+        plan.seen.add(id(layer))
+        config = choose(name, layer, layer=True)
+        if config is not None:
+            try:
+                twin = _TWINS[_layer_type(layer)].from_float(layer, config)
+            except ValueError as error:
+                raise ValueError(f"convert: {name or 'model'}: {error}") from None
+            twin._replaced = (layer,)
+            plan.twins[id(layer)] = twin
+    return plan.twins.get(id(layer))
+
+
+def _fast_path(module: nn.Module) -> tuple[str, Any] | None:
+    return next((path for kind, path in _FAST_PATHS.items() if isinstance(module, kind)), None)
+
+
+def _check_attention(name: str, module: nn.Module) -> None:
+    """Raise the ValueError of a module whose attention is told not to go through the function."""
+    told = getattr(getattr(module, "config", None), "_attn_implementation", None)
+    if isinstance(told, str) and told != "sdpa":
+        raise ValueError(
+            "convert: model must have been made with attn_implementation='sdpa' where attention is "
+            f"converted (attention=False leaves it float), got {told!r} in {name or 'model'}"
+        )
+    if getattr(module, "fused_attn", True) is False:
+        raise ValueError(
+            "convert: model must have fused_attn = True where attention is converted "
+            f"(attention=False leaves it float), got False in {name}"
+        )

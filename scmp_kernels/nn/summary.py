@@ -1,0 +1,156 @@
+"""What of a model runs on bit streams."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from scmp_kernels.nn.config import SCConfig
+from scmp_kernels.nn.scope import observed
+from scmp_kernels.nn.smooth import call_model, evaluated
+from scmp_kernels.nn.weights import SCWeight
+
+_LAYERS = (nn.Linear, nn.Conv2d)
+
+
+@dataclass
+class Row:
+    """A layer, or the attention in a module.
+
+    Attributes:
+        name: of the module.
+        kind: its class, or "qk" and "av" of attention, or "other" for what is in neither.
+        lengths: stream lengths in cycles, longest first; empty: float.
+        macs: multiply-accumulates of the example; None without one.
+    """
+
+    name: str
+    kind: str
+    lengths: list[int]
+    macs: int | None
+
+
+@dataclass
+class Summary:
+    """What `summary` returns.
+
+    Attributes:
+        rows: of layers in the order of the model, then attention, then "other".
+        macs, sc_macs: multiply-accumulates of the example, and those on bit streams; None without
+            an example.
+    """
+
+    rows: list[Row]
+
+    @property
+    def macs(self) -> int | None:
+        return self._sum(self.rows)
+
+    @property
+    def sc_macs(self) -> int | None:
+        return self._sum([row for row in self.rows if row.lengths])
+
+    @property
+    def share(self) -> float | None:
+        """sc_macs / macs, 0 to 1; None without an example or without products."""
+        return self.sc_macs / self.macs if self.macs else None
+
+    def _sum(self, rows: list[Row]) -> int | None:
+        known = self.rows and self.rows[0].macs is not None
+        return sum(row.macs for row in rows) if known else None
+
+    def text(self) -> str:
+        """The summary as a table."""
+        macs = self.macs
+        lines = [("name", "kind", "stream length", "MACs", "share")]
+        for row in self.rows:
+            counts = ("-", "-") if not macs else (str(row.macs), f"{row.macs / macs:.1%}")
+            lengths = "/".join(map(str, row.lengths)) or "float"
+            lines.append((row.name, row.kind, lengths, *counts))
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        table = [
+            "  ".join(
+                cell.ljust(width) if i < 3 else cell.rjust(width)
+                for i, (cell, width) in enumerate(zip(line, widths, strict=True))
+            ).rstrip()
+            for line in lines
+        ]
+        layers = sum(bool(row.lengths) for row in self.rows)
+        table.append(f"{layers} of {len(self.rows)} rows on bit streams")
+        if macs:
+            table[-1] += f", {self.share:.1%} of {macs} multiply-accumulates"
+        return "\n".join(table)
+
+
+def summary(model: nn.Module, example_input: Any = None, verbose: bool = True) -> Summary:
+    """Say what of a model runs on bit streams, at which stream length.
+
+    Args:
+        model: converted, in part or not at all.
+        example_input: a batch to run the model on (a tensor, a tuple or list of arguments, a
+            mapping of keyword arguments), in eval mode and without gradients: multiply-accumulates
+            are counted, and attention shows. None: layers only.
+        verbose: whether to print it.
+
+    Returns:
+        Summary.
+    """
+    layers = {name: m for name, m in model.named_modules() if isinstance(m, _LAYERS)}
+    rows = {
+        name: Row(name, type(m).__name__, _lengths(m), None if example_input is None else 0)
+        for name, m in layers.items()
+    }
+    if example_input is not None:
+        _count(model, example_input, layers, rows)
+    result = Summary(list(rows.values()))
+    if verbose:
+        print(result.text())
+    return result
+
+
+def _lengths(module: nn.Module) -> list[int]:
+    config = module.config if isinstance(module, SCWeight) else None
+    return config.levels() if config is not None and config.enabled else []
+
+
+def _count(model: nn.Module, batch: Any, layers: dict[str, nn.Module], rows: dict) -> None:
+    """Run a batch; fill in the rows of layers, and add those of attention and of the rest."""
+    from torch.utils.flop_counter import FlopCounterMode  # it imports triton
+
+    inside: list[str] = []  # names of the modules that are running
+
+    def layer_ran(name: str):
+        def ran(layer: nn.Module, args: Any, out: torch.Tensor) -> None:
+            rows[name].macs += out.numel() * layer.weight[0].numel()
+
+        return ran
+
+    def attended(query, key, value, config: SCConfig | None) -> None:
+        name = inside[-1] if inside else ""
+        pairs = query.shape[:-1].numel() * key.shape[-2]
+        for kind, columns in (("qk", query.shape[-1]), ("av", value.shape[-1])):
+            lengths = config.levels() if config is not None else []
+            row = rows.setdefault((name, kind), Row(name, kind, lengths, 0))
+            row.macs += pairs * columns
+
+    def left(*_: Any) -> None:
+        inside.pop()
+
+    hooks = [layer.register_forward_hook(layer_ran(name)) for name, layer in layers.items()]
+    for name, module in model.named_modules():
+        hooks.append(module.register_forward_pre_hook(lambda *_, name=name: inside.append(name)))
+        hooks.append(module.register_forward_hook(left))
+    counter = FlopCounterMode(display=False)
+    try:
+        # torch's own attention by plain products, which the counter sees one by one.
+        with evaluated(model), observed(attended), sdpa_kernel(SDPBackend.MATH), counter:
+            call_model(model, batch)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    known = sum(row.macs for row in rows.values() if not row.lengths)
+    other = counter.get_total_flops() // 2 - known
+    if other > 0:
+        rows["other"] = Row("", "other", [], other)
