@@ -37,26 +37,31 @@ SCMP_HOST_DEVICE Affine make_tensor_affine(const QuantScheme& scheme, double low
   return affine;
 }
 
+SCMP_HOST_DEVICE float reciprocal_qmax(const QuantScheme& scheme) {
+  return f32_div(1.0f, static_cast<float>(scheme.qmax));
+}
+
 /// A scale from a range, and what values are divided by or multiplied with.
-SCMP_HOST_DEVICE void set_scale(const QuantScheme& scheme, float range, Affine& affine) {
-  const float reciprocal = f32_div(1.0f, static_cast<float>(scheme.qmax));
+SCMP_HOST_DEVICE void set_scale(const QuantScheme& scheme, float range, float reciprocal,
+                                Affine& affine) {
   affine.scale = f32_mul(range > kRangeFloor ? range : kRangeFloor, reciprocal);
   affine.factor = scheme.rounding == Rounding::divide ? affine.scale : f32_div(1.0f, affine.scale);
 }
 
 /// The map of one bipolar group with the largest magnitude `amax`; not for Rounding::tensor.
-SCMP_HOST_DEVICE Affine make_bipolar_affine(const QuantScheme& scheme, float amax) {
+SCMP_HOST_DEVICE Affine make_bipolar_affine(const QuantScheme& scheme, float amax,
+                                            float reciprocal) {
   Affine affine;
-  set_scale(scheme, amax, affine);
+  set_scale(scheme, amax, reciprocal, affine);
   return affine;
 }
 
 /// The map of one group with finite extremes `low` and `high` (bipolar: amax in `high`).
 SCMP_HOST_DEVICE Affine make_affine(const QuantScheme& scheme, float low, float high) {
   if (scheme.rounding == Rounding::tensor) return make_tensor_affine(scheme, low, high);
-  if (!scheme.unipolar) return make_bipolar_affine(scheme, high);
+  if (!scheme.unipolar) return make_bipolar_affine(scheme, high, reciprocal_qmax(scheme));
   Affine affine;
-  set_scale(scheme, f32_sub(high, low), affine);
+  set_scale(scheme, f32_sub(high, low), reciprocal_qmax(scheme), affine);
   affine.zero_point =
       static_cast<float>(clamp_zero_point(rintf(f32_div(-low, affine.scale)), scheme.qmax));
   return affine;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "gemm/cuda/lanes.cuh"
+#include "gemm/cuda/mma/patterns.cuh"
 #include "gemm/dequantize.h"
 #include "quant/cuda/fast.cuh"
 
@@ -12,25 +13,62 @@ namespace {
 constexpr int kTile = 8 * kThreads;         // output positions of a block, about
 constexpr int64_t kTableBytes = 48 * 1024;  // of shared memory
 
-int64_t table_entries(const DepthwiseArgs& args) {  // and the weights
-  return int64_t{args.a.window.taps} * (2 * args.gemm.tables.levels + 2);
-}
+// What a block keeps in shared memory: of every tap the weight's code and pattern, how many ones
+// come before each word of it, and the signed ones by signed code of a, (taps, 2 levels + 1).
+struct Tables {
+  uint32_t* bits;
+  int *before, *weights;
+  int16_t* ones;
 
-// Ones of the weight's stream among the cycles that a code of a enables, times the weight's sign.
-__device__ int signed_ones(const DepthwiseArgs& args, int tap, int code, int weight) {
-  const DeviceTables& t = args.gemm.tables;
-  const int64_t lane = lane_of_position(t.lane_of, t.lanes, tap), entry = lane * (t.levels + 1);
-  const int cycles = t.a_cycles ? t.a_cycles[entry + code] : code;
-  const uint32_t* bits = t.b_bits + (entry + abs(weight)) * t.words;
-  int ones = 0;
-  for (int word = 0; word < cycles / 32; ++word) ones += __popc(bits[word]);
-  if (cycles % 32) ones += __popc(bits[cycles / 32] & ((1u << (cycles % 32)) - 1));
-  return weight < 0 ? -ones : ones;
-}
+  __device__ Tables(void* shared, const DepthwiseArgs& args) {
+    const int words = args.a.window.taps * args.gemm.tables.words;
+    bits = static_cast<uint32_t*>(shared);
+    before = reinterpret_cast<int*>(bits + words);
+    weights = before + words;
+    ones = reinterpret_cast<int16_t*>(weights + args.a.window.taps);
+  }
+  static int64_t bytes(const DepthwiseArgs& args) {
+    const int64_t taps = args.a.window.taps;
+    return taps * (8 * args.gemm.tables.words + 4 + 2 * (2 * args.gemm.tables.levels + 1));
+  }
+
+  // Fills the others from the weights: ones of a weight's stream among the cycles that a code of a
+  // enables, times the weight's sign.
+  __device__ void fill(const DepthwiseArgs& args) const {
+    const DeviceTables& t = args.gemm.tables;
+    const int taps = args.a.window.taps, levels = t.levels, entries = 2 * levels + 1;
+    for (int i = threadIdx.x; i < taps * t.words; i += kThreads) {
+      const int tap = i / t.words;
+      const int64_t lane = lane_of_position(t.lane_of, t.lanes, tap);
+      bits[i] = t.b_bits[(lane * (levels + 1) + abs(weights[tap])) * t.words + i % t.words];
+    }
+    __syncthreads();
+    for (int tap = threadIdx.x; tap < taps; tap += kThreads) {
+      int count = 0;
+      for (int i = tap * t.words; i < (tap + 1) * t.words; ++i) {
+        before[i] = count;
+        count += __popc(bits[i]);
+      }
+    }
+    __syncthreads();
+    for (int tap = 0; tap < taps; ++tap) {
+      const int64_t lane = lane_of_position(t.lane_of, t.lanes, tap);
+      const uint16_t* cycles_of = t.a_cycles ? t.a_cycles + lane * (levels + 1) : nullptr;
+      for (int code = threadIdx.x; code <= levels; code += kThreads) {
+        const int cycles = cycles_of ? cycles_of[code] : code;
+        const int word = min(cycles / 32, t.words - 1), at = tap * t.words + word;
+        int count = before[at] + __popc(bits[at] & thermometer(cycles, word));
+        if (weights[tap] < 0) count = -count;
+        ones[tap * entries + levels + code] = static_cast<int16_t>(count);
+        ones[tap * entries + levels - code] = static_cast<int16_t>(-count);
+      }
+    }
+  }
+};
 
 // Codes and scale of one channel's weights, by one warp.
-__device__ void quantize_weights(const QuantizeArgs& b, unsigned channel, int taps,
-                                 int16_t* weights, float& scale) {
+__device__ void quantize_weights(const QuantizeArgs& b, unsigned channel, int taps, int* weights,
+                                 float& scale) {
   const auto weight = [&](int tap) {
     const Source& s = b.source;
     return load(s.dtype, s.data, channel * s.batch_stride + tap * s.dim_stride);
@@ -39,10 +77,11 @@ __device__ void quantize_weights(const QuantizeArgs& b, unsigned channel, int ta
   for (int tap = threadIdx.x; tap < taps; tap += 32) {
     range.magnitude = max(range.magnitude, Range::bits_of(weight(tap)));
   }
-  const Affine affine = reduce<32>(range, false).bipolar_affine(b.scheme);
+  const Affine affine =
+      reduce<32>(range, false).bipolar_affine(b.scheme, reciprocal_qmax(b.scheme));
   const FastCodes codes(b, affine);
   for (int tap = threadIdx.x; tap < taps; tap += 32) {
-    weights[tap] = static_cast<int16_t>(codes(make_float4(weight(tap), 0.0f, 0.0f, 0.0f)).x);
+    weights[tap] = codes(make_float4(weight(tap), 0.0f, 0.0f, 0.0f)).x;
   }
   if (threadIdx.x == 0) scale = affine.scale;
 }
@@ -116,7 +155,7 @@ struct Inputs {
 template <DType kDType, bool kThree>
 __global__ void __launch_bounds__(kThreads)
     depthwise_kernel(const __grid_constant__ DepthwiseArgs args, unsigned tiles) {
-  extern __shared__ int16_t table[];  // (taps, 2 levels + 1) by signed code; then the weights
+  extern __shared__ __align__(16) uint8_t shared[];
   __shared__ int damaged;
   __shared__ float b_scale;
   const QuantizeArgs& q = args.a;
@@ -126,27 +165,22 @@ __global__ void __launch_bounds__(kThreads)
   const auto channels = static_cast<unsigned>(q.source.batches);
   const unsigned image = plane / channels, channel = plane - image * channels;
 
-  int16_t* weights = table + w.taps * entries;
+  const Tables tables(shared, args);
   if (threadIdx.x == 0) damaged = 0;
   __syncthreads();
   if (args.gemm.b_codes) {
     for (int tap = threadIdx.x; tap < w.taps; tap += kThreads) {
       bool bad = false;
-      weights[tap] = static_cast<int16_t>(
-          checked_code(args.gemm, args.gemm.b_codes[int64_t{channel} * w.taps + tap], bad));
+      tables.weights[tap] =
+          checked_code(args.gemm, args.gemm.b_codes[int64_t{channel} * w.taps + tap], bad);
       if (bad) damaged = 1;
     }
     if (threadIdx.x == 0) b_scale = args.gemm.dequantizer.b_scale[channel];
   } else if (threadIdx.x < 32) {
-    quantize_weights(args.b, channel, w.taps, weights, b_scale);
+    quantize_weights(args.b, channel, w.taps, tables.weights, b_scale);
   }
   __syncthreads();
-  for (int i = threadIdx.x; i < w.taps * (levels + 1); i += kThreads) {
-    const int tap = i / (levels + 1), code = i - tap * (levels + 1);
-    const auto ones = static_cast<int16_t>(signed_ones(args, tap, code, weights[tap]));
-    table[tap * entries + levels + code] = ones;
-    table[tap * entries + levels - code] = static_cast<int16_t>(-ones);
-  }
+  tables.fill(args);
   __syncthreads();
 
   const Dequantizer& dequantizer = args.gemm.dequantizer;
@@ -158,6 +192,7 @@ __global__ void __launch_bounds__(kThreads)
     offsets[i] =
         static_cast<int>(i / 3 * w.dilation_y * w.y_stride + i % 3 * w.dilation_x * w.x_stride);
   }
+  const float reciprocal = reciprocal_qmax(q.scheme);
   const int end = min(w.positions, static_cast<int>(tile + 1) * args.tile);
   for (int position = tile * args.tile + threadIdx.x; position < end; position += kThreads) {
     const int out_y = position / w.positions_x, out_x = position - out_y * w.positions_x;
@@ -167,9 +202,9 @@ __global__ void __launch_bounds__(kThreads)
     Range range;
     inputs.each_four(
         [&](int, const float4& x) { range.magnitude = max(range.magnitude, most_of(x)); });
-    const Affine affine = range.bipolar_affine(q.scheme);
+    const Affine affine = range.bipolar_affine(q.scheme, reciprocal);
     const FastCodes codes(q, affine);
-    const int16_t* at = table + levels;
+    const int16_t* at = tables.ones + levels;
     int sum = 0;
     inputs.each_four([&](int tap, const float4& x) {
       const int4 code = codes(x);
@@ -193,8 +228,7 @@ bool depthwise_fits(const DepthwiseArgs& args) {
   return !q.scheme.unipolar && q.range_from == RangeFrom::segment && q.multiplier != 0 &&
          (args.gemm.b_codes || args.b.multiplier != 0) && q.scheme.rounding != Rounding::tensor &&
          q.source.smoothing == Smoothing::none && args.gemm.tables.b_bits != nullptr &&
-         args.gemm.dequantizer.kind == Epilogue::row &&
-         table_entries(args) * static_cast<int64_t>(sizeof(int16_t)) <= kTableBytes &&
+         args.gemm.dequantizer.kind == Epilogue::row && Tables::bytes(args) <= kTableBytes &&
          args.images * q.source.batches * tiles < (int64_t{1} << 31);
 }
 
@@ -204,7 +238,7 @@ void depthwise_conv2d(const DepthwiseArgs& given, cudaStream_t stream) {
   DepthwiseArgs args = given;  // tiles of one size, in whole rounds of the block
   args.tile = (q.window.positions / static_cast<int>(tiles) / kThreads + 1) * kThreads;
   const auto blocks = static_cast<unsigned>(args.images * q.source.batches * tiles);
-  const size_t bytes = table_entries(args) * sizeof(int16_t);
+  const auto bytes = static_cast<size_t>(Tables::bytes(args));
   const Window& w = q.window;
   const auto near = [](int64_t steps, int64_t stride) {
     return stride >= 0 && steps * stride < (int64_t{1} << 29);

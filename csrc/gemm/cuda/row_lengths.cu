@@ -24,39 +24,52 @@ __device__ int length_of(const RowLengthArgs& args, int64_t row, int64_t chunk) 
   return args.lengths[args.length_per_chunk ? row * args.chunks + chunk : row];
 }
 
-// Cycles of the first `length` at which a lane's sequence is below `code`. kWords: words per
-// pattern, 0 where that is no constant or there are no patterns.
-template <int kWords>
-__device__ __forceinline__ int enabled_cycles(const CycleTables& t, int64_t lane, int length,
-                                              int code) {
+// Cycles of the first `length` at which a lane's sequence is below `code`.
+__device__ int enabled_cycles(const CycleTables& t, int64_t lane, int length, int code) {
   int count = 0;
-  if constexpr (kWords == 0) {
+  if (!t.bits) {
     const uint16_t* values = t.values + lane * t.length;
-    if (!t.bits) {
-      for (int i = 0; i < length; ++i) count += values[i] < code;
-      return count;
-    }
-    const uint32_t* bits = t.bits + (lane * (t.levels + 1) + code) * t.words;
-    for (int word = 0; 32 * word < length; ++word) {
-      count += __popc(bits[word] & thermometer(length, word));
-    }
-  } else {
-    const auto* bits =
-        reinterpret_cast<const uint2*>(t.bits) + (lane * (t.levels + 1) + code) * (kWords / 2);
-#pragma unroll
-    for (int i = 0; i < kWords / 2; ++i) {
-      const uint2 two = __ldg(bits + i);
-      count += __popc(two.x & thermometer(length, 2 * i));
-      count += __popc(two.y & thermometer(length, 2 * i + 1));
-    }
+    for (int i = 0; i < length; ++i) count += values[i] < code;
+    return count;
+  }
+  const uint32_t* bits = t.bits + (lane * (t.levels + 1) + code) * t.words;
+  for (int word = 0; 32 * word < length; ++word) {
+    count += __popc(bits[word] & thermometer(length, word));
   }
   return count;
 }
 
-// A block takes kTileRows rows of one stage.
+// The same for four codes at positions to .. to + 3, signs kept; patterns of kWords words.
+template <int kWords>
+__device__ __forceinline__ uint2 enabled_cycles(const CycleTables& t, int64_t to, int length,
+                                                const uint2& codes) {
+  uint32_t used[kWords];
+#pragma unroll
+  for (int w = 0; w < kWords; ++w) used[w] = thermometer(length, w);
+  const int code[4] = {static_cast<int16_t>(codes.x), static_cast<int>(codes.x) >> 16,
+                       static_cast<int16_t>(codes.y), static_cast<int>(codes.y) >> 16};
+  int cycles[4];
+#pragma unroll
+  for (int j = 0; j < 4; ++j) {
+    const auto lane = static_cast<uint32_t>(lane_of_position(t.lane_of, t.lanes, to + j));
+    const auto* bits = reinterpret_cast<const uint2*>(t.bits) +
+                       int64_t{lane * (t.levels + 1u) + abs(code[j])} * (kWords / 2);
+    int count = 0;
+#pragma unroll
+    for (int i = 0; i < kWords / 2; ++i) {
+      const uint2 two = __ldg(bits + i);
+      count += __popc(two.x & used[2 * i]) + __popc(two.y & used[2 * i + 1]);
+    }
+    cycles[j] = code[j] < 0 ? -count : count;
+  }
+  return make_uint2((cycles[0] & 0xffff) | cycles[1] << 16, (cycles[2] & 0xffff) | cycles[3] << 16);
+}
+
+// A block takes kTileRows rows of one stage; a thread one position, or four where kWords is not 0.
 template <int kWords>
 __global__ void __launch_bounds__(kThreads)
     stage_rows(const __grid_constant__ RowLengthArgs args, uint32_t tiles) {
+  constexpr int kStep = kWords == 0 ? 1 : 4;
   const StageLayout& l = args.layout;
   const uint32_t tile = blockIdx.x % tiles;
   const int64_t batch = blockIdx.x / tiles / l.stages, stage = blockIdx.x / tiles % l.stages;
@@ -64,11 +77,13 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t first = stage % l.stages_per_chunk * l.positions;  // within the chunk
   const int64_t columns = min(args.chunk, args.columns - chunk * args.chunk);
   const int shift = __ffs(l.positions) - 1;
+  const int16_t* codes = args.codes + batch * args.rows * args.columns + chunk * args.chunk;
   int16_t* out = args.cycles + ((batch * l.stages + stage) * l.rows_padded << shift);
-  for (int i = threadIdx.x; i < kTileRows << shift; i += kThreads) {
+  for (int i = threadIdx.x * kStep; i < kTileRows << shift; i += kThreads * kStep) {
     const int64_t to_row = int64_t{tile} * kTileRows + (i >> shift);
     if (to_row >= args.rows) return;
-    const int64_t to = first + (i & (l.positions - 1)), from = args.full ? to / 2 : to;
+    const int position = i & (l.positions - 1);
+    const int64_t to = first + position, from = args.full ? to / 2 : to;
     const int64_t row = args.row_order ? args.row_order[batch * args.rows + to_row] : to_row;
     const int64_t a_row = batch * args.rows + row;
     const int length = length_of(args, a_row, chunk);
@@ -82,14 +97,25 @@ __global__ void __launch_bounds__(kThreads)
       }
       args.row_c[a_row * args.chunks + chunk] = c;
     }
-    int cycles = 0;
-    if (usable && (!args.full || (length == args.full) == (to % 2 == 1)) && from < columns) {
-      const int code = args.codes[a_row * args.columns + chunk * args.chunk + from];
-      const int64_t lane = lane_of_position(args.tables.lane_of, args.tables.lanes, to);
-      cycles = enabled_cycles<kWords>(args.tables, lane, length, abs(code));
-      if (code < 0) cycles = -cycles;
+    int16_t* target = out + (to_row << shift) + position;
+    const int16_t* source = codes + row * args.columns + from;
+    if constexpr (kWords > 0) {
+      uint2 four = make_uint2(0, 0);
+      if (usable && from < columns) {
+        four = enabled_cycles<kWords>(args.tables, to, length,
+                                      *reinterpret_cast<const uint2*>(source));
+      }
+      *reinterpret_cast<uint2*>(target) = four;
+    } else {
+      int cycles = 0;
+      if (usable && (!args.full || (length == args.full) == (to % 2 == 1)) && from < columns) {
+        const int code = *source;
+        const int64_t lane = lane_of_position(args.tables.lane_of, args.tables.lanes, to);
+        cycles = enabled_cycles(args.tables, lane, length, abs(code));
+        if (code < 0) cycles = -cycles;
+      }
+      *target = static_cast<int16_t>(cycles);
     }
-    out[(to_row << shift) + (i & (l.positions - 1))] = static_cast<int16_t>(cycles);
   }
 }
 
@@ -174,9 +200,12 @@ void stage_row_lengths(const RowLengthArgs& args, cudaStream_t stream) {
   require(blocks < (int64_t{1} << 31), "rows times columns must be fewer on CUDA: ", blocks,
           " blocks of them");
   auto kernel = stage_rows<0>;
-  if (args.tables.bits && args.tables.words == 2) kernel = stage_rows<2>;
-  if (args.tables.bits && args.tables.words == 4) kernel = stage_rows<4>;
-  if (args.tables.bits && args.tables.words == 8) kernel = stage_rows<8>;
+  const CycleTables& t = args.tables;
+  const bool fours = t.bits && !args.full && args.columns % 4 == 0 && args.chunk % 4 == 0 &&
+                     args.layout.positions >= 4 && t.lanes * (t.levels + 1) < (int64_t{1} << 31);
+  if (fours && t.words == 2) kernel = stage_rows<2>;
+  if (fours && t.words == 4) kernel = stage_rows<4>;
+  if (fours && t.words == 8) kernel = stage_rows<8>;
   kernel<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(args,
                                                                  static_cast<uint32_t>(tiles));
 }

@@ -72,21 +72,20 @@ struct FastCodes {
   float factor, reciprocal;
   uint32_t multiplier, bias;
   int shift;
-  bool divide, slow, dead;
+  bool divide, slow;
 
   __device__ FastCodes(const QuantizeArgs& q, const Affine& map)
       : factor(map.factor), multiplier(q.multiplier), bias(q.bias), shift(q.shift) {
     divide = q.scheme.rounding == Rounding::divide;
     reciprocal = divide ? f32_div(1.0f, factor) : 0.0f;
     slow = divide && !(factor > 0x1p-60f && factor < 0x1p100f);  // as in Leveler
-    dead = isnan(map.scale);
+    if (isnan(map.scale)) multiplier = bias = 0;                 // all codes are 0
   }
-  // No clamp: a value is at most the range, whose level is qmax.
+  // No clamp: a value is at most the range, whose level is qmax. Rounding is symmetric.
   __device__ __forceinline__ int code(float r) const {
-    const int level = __float2int_rn(r), sign = level >> 31;
-    const auto magnitude = static_cast<uint32_t>((level ^ sign) - sign);
-    const int code = static_cast<int>((magnitude * multiplier + bias) >> shift);
-    return dead ? 0 : (code ^ sign) - sign;
+    const auto level = static_cast<uint32_t>(__float2int_rn(fabsf(r)));
+    const int code = static_cast<int>((level * multiplier + bias) >> shift);
+    return r < 0.0f ? -code : code;
   }
   __device__ __forceinline__ float divided(float x) const {
     const float guess = f32_mul(x, reciprocal);

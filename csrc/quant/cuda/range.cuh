@@ -42,10 +42,10 @@ struct Range {
     most = max(most, o.most);
     least = max(least, o.least);
   }
-  /// The same for bipolar schemes that do not round as tensors do.
-  __device__ Affine bipolar_affine(const QuantScheme& scheme) const {
+  /// The same for bipolar schemes that do not round as tensors do, with 1 / qmax.
+  __device__ Affine bipolar_affine(const QuantScheme& scheme, float reciprocal) const {
     if (magnitude >= 0x7f800000u) return nonfinite_affine();
-    return make_bipolar_affine(scheme, __uint_as_float(magnitude));
+    return make_bipolar_affine(scheme, __uint_as_float(magnitude), reciprocal);
   }
   __device__ Affine affine(const QuantScheme& scheme) const {
     if (magnitude >= 0x7f800000u) return nonfinite_affine();

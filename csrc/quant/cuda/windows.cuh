@@ -26,29 +26,51 @@ __device__ inline WindowColumn window_column(const Window& w, uint32_t d) {
           static_cast<uint16_t>(dy), static_cast<uint16_t>(dx)};
 }
 
+template <DType kDType>
+struct Element;
+template <>
+struct Element<DType::float16> {
+  using Type = __half;
+};
+template <>
+struct Element<DType::bfloat16> {
+  using Type = __nv_bfloat16;
+};
+template <>
+struct Element<DType::float32> {
+  using Type = float;
+};
+template <>
+struct Element<DType::float64> {
+  using Type = double;
+};
+
 // Where one row's window lies in the input.
+template <DType kDType>
 struct WindowReader {
-  const void* data;
-  int64_t offset;  // elements to its corner, which may lie outside
-  int y, x;        // of that
+  const typename Element<kDType>::Type* corner;  // may lie outside
+  uint32_t y, x;                                 // of the corner, below 0 wrapped around
   uint32_t height, width;
 
   __device__ WindowReader(const QuantizeArgs& q, const Segment& s, bool exists)
-      : data(q.source.data), height(q.window.height), width(q.window.width) {
+      : height(q.window.height), width(q.window.width) {
     const Window& w = q.window;
     const auto within = static_cast<uint32_t>(exists ? s.within : 0);
     const uint32_t image = within / w.positions, position = within - image * w.positions;
     const uint32_t out_y = position / w.positions_x, out_x = position - out_y * w.positions_x;
-    y = exists ? static_cast<int>(out_y) * w.stride_y - w.pad_y : w.height;  // or all outside
-    x = static_cast<int>(out_x) * w.stride_x - w.pad_x;
-    offset = image * w.image_stride + s.batch * w.group_stride + y * w.y_stride + x * w.x_stride;
+    const int row = static_cast<int>(out_y) * w.stride_y - w.pad_y;
+    const int column = static_cast<int>(out_x) * w.stride_x - w.pad_x;
+    corner = static_cast<const typename Element<kDType>::Type*>(q.source.data) +
+             (image * w.image_stride + s.batch * w.group_stride + row * w.y_stride +
+              column * w.x_stride);
+    y = exists ? row : w.height;  // or all outside
+    x = column;
   }
   /// Eight columns of the table, of which the first `count` exist; the others are 0.
-  template <DType kDType>
   __device__ __forceinline__ void read(const WindowColumn* columns, int count,
                                        float (&out)[kWindowColumns]) const {
     // All addresses before the first load: no branch comes between the loads.
-    int64_t at[kWindowColumns];
+    int offset[kWindowColumns];
     bool inside[kWindowColumns];
 #pragma unroll
     for (int j = 0; j < kWindowColumns; j += 2) {
@@ -56,14 +78,15 @@ struct WindowReader {
       const uint32_t offsets[2] = {raw.x, raw.z}, steps[2] = {raw.y, raw.w};
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        const bool in_y = static_cast<uint32_t>(y) + (steps[i] & 0xffffu) < height;
-        const bool in_x = static_cast<uint32_t>(x) + (steps[i] >> 16) < width;
+        const bool in_y = y + (steps[i] & 0xffffu) < height, in_x = x + (steps[i] >> 16) < width;
         inside[j + i] = in_y & in_x & (j + i < count);
-        at[j + i] = offset + static_cast<int>(offsets[i]);
+        offset[j + i] = static_cast<int>(offsets[i]);
       }
     }
 #pragma unroll
-    for (int j = 0; j < kWindowColumns; ++j) out[j] = inside[j] ? load(kDType, data, at[j]) : 0.0f;
+    for (int j = 0; j < kWindowColumns; ++j) {
+      out[j] = inside[j] ? load(kDType, corner, offset[j]) : 0.0f;
+    }
   }
 };
 
@@ -88,11 +111,11 @@ __global__ void __launch_bounds__(kThreads, 4)
   }
   __syncthreads();
 
-  const WindowReader reader(q, s, exists);
+  const WindowReader<kDType> reader(q, s, exists);
   float x[kWindowColumns];
   Range range;
   for (int i = warp * kWindowColumns; i < count; i += kStep) {
-    reader.read<kDType>(columns + i, count - i, x);
+    reader.read(columns + i, count - i, x);
 #pragma unroll
     for (float value : x) range.magnitude = max(range.magnitude, Range::bits_of(value));
   }
@@ -101,13 +124,18 @@ __global__ void __launch_bounds__(kThreads, 4)
   for (int i = 0; i < kWarps; ++i) range.magnitude = max(range.magnitude, magnitudes[i][lane]);
   if (!exists) return;
 
-  const Affine affine = range.bipolar_affine(q.scheme);
+  const Affine affine = range.bipolar_affine(q.scheme, reciprocal_qmax(q.scheme));
   const FastCodes codes(q, affine);
   const bool staged = q.output == Output::staged_cycles;
   const int padded =
       staged ? static_cast<int>(q.layout.stages_per_chunk * q.layout.positions) : count;
   for (int i = warp * kWindowColumns; i < padded; i += kStep) {
-    reader.read<kDType>(columns + i, count - i, x);
+    if (i < count) {
+      reader.read(columns + i, count - i, x);
+    } else {  // behind the chunk's end: zeros of the last stage
+#pragma unroll
+      for (float& value : x) value = 0.0f;
+    }
     const int4 a = codes(make_float4(x[0], x[1], x[2], x[3]));
     const int4 b = codes(make_float4(x[4], x[5], x[6], x[7]));
     int low[4] = {a.x, a.y, a.z, a.w}, high[4] = {b.x, b.y, b.z, b.w};
