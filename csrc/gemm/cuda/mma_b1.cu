@@ -161,7 +161,7 @@ struct Gemm {
           p, at, chunk, acc,
           {reinterpret_cast<float2*>(shared + 2 * B::kStage) + threadIdx.x, kThreads});
     } else {
-      write_tile(p, at, chunk, slot, acc);
+      write_tile<false>(p, at, chunk, slot, acc);
     }
   }
 

@@ -233,8 +233,8 @@ struct Task {
           if (bad && column_exists) mark_damaged(p, batch, column());
           __syncthreads();
         }
-        write_tile(p, {batch, first_row + threadIdx.x / 32 * kWarpRows, first_column},
-                   range.chunk++, range.slot++, acc);
+        write_tile<false>(p, {batch, first_row + threadIdx.x / 32 * kWarpRows, first_column},
+                          range.chunk++, range.slot++, acc);
         acc.clear();
         left = static_cast<int>(range.per_write);
       }

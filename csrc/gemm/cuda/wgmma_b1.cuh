@@ -33,6 +33,7 @@ constexpr int kThreads = kExpandThreads + 128;  // and one that fetches
 // Registers per thread after the launch's 96 are shared out anew: more for those that multiply.
 // Once per launch: values that live across a second exchange would be lost.
 constexpr int kConsumerRegisters = 112, kProducerRegisters = 24;
+constexpr int64_t kFewExpansions = 3;                // of stages by a block
 constexpr uint32_t kPieceBytes = kTileColumns * 16;  // 16 bytes of every column
 
 /// What the instances differ in. Kept: sums of earlier chunks in shared memory. Sorted: rows have
@@ -257,7 +258,7 @@ struct Consumer {
         write_sorted_tile(p, at, k.chunk++, k.slot++, acc);
         if (stage + 1 < k.last) used = prefixes(item, k.chunk);
       } else {
-        write_tile(p, at, k.chunk++, k.slot++, acc);
+        write_tile<!kSigned>(p, at, k.chunk++, k.slot++, acc);
       }
       left = k.per_write;
       acc.clear();
@@ -339,10 +340,12 @@ __global__ void __launch_bounds__(kThreads, 1)
   const bool consumes = warpgroup() < kConsumers;
   if (!schedule.expanded) {
     const int64_t stages = p.a_layout.stages;
-    // The tables come along into the shared memory that stages will use, where they fit.
+    // The tables come along into the shared memory that stages will use, where they fit and a block
+    // expands enough stages for it.
     const uint32_t* table = p.tables.b_bits;
     const int64_t bytes = p.tables.lanes * (p.tables.levels + 1) * kWords * 4;
-    if (bytes <= B::kStages * B::kStage) {
+    const bool often = schedule.tiles * stages > kFewExpansions * gridDim.x;
+    if (often && bytes <= B::kStages * B::kStage) {
       const auto* from = reinterpret_cast<const uint2*>(p.tables.b_bits);
 #pragma unroll 8
       for (int i = threadIdx.x; i < bytes / 8; i += kThreads) {

@@ -109,9 +109,12 @@ struct BScales {
   int64_t columns;
   bool paired;
 
-  __device__ BScales(const GemmProblem& p, const TileAt& at, int64_t chunk) {
+  __device__ BScales(const GemmProblem& p, const TileAt& at, int64_t chunk)
+      : BScales(p, at, chunk, p.dequantizer.b_scale) {}
+  /// The same of other numbers by column, (batches, chunks, m).
+  __device__ BScales(const GemmProblem& p, const TileAt& at, int64_t chunk, const float* numbers) {
     const int64_t column = at.column + 2 * (threadIdx.x % 4);
-    scales = p.dequantizer.b_scale + (at.batch * p.chunks + chunk) * p.m + column;
+    scales = numbers + (at.batch * p.chunks + chunk) * p.m + column;
     damaged = p.damaged ? p.damaged + at.batch * p.m + column : nullptr;
     columns = kFull ? kTileColumns : p.m - column;
     paired = kFull || p.m % 2 == 0;
@@ -134,14 +137,16 @@ struct BScales {
   }
 };
 
-/// The tile's outputs of the row and chunk kinds (sorted: of rows with a c of their own); chunks
-/// add to what the output holds.
+/// The tile's outputs of the row, head and chunk kinds (sorted: of rows with a c of their own);
+/// chunks add to what the output holds.
 template <bool kFull, bool kSorted, int kRowFragments>
 __device__ inline void write_scaled(const GemmProblem& p, const TileAt& at, int64_t chunk,
                                     const Fragments<kRowFragments>& f) {
   const BScales<kFull> b(p, at, chunk);
   const Dequantizer& q = p.dequantizer;
   const bool adds = q.kind == (kSorted ? Epilogue::chunk_own_c : Epilogue::chunk);
+  const bool head = !kSorted && q.kind == Epilogue::head;
+  const float late = head ? q.c : 1.0f;  // c comes in at another place; a factor 1 changes no bit
   const int64_t column = at.column + 2 * (threadIdx.x % 4);
   constexpr int kGroup = 4;  // column fragments at a time
 #pragma unroll
@@ -151,7 +156,7 @@ __device__ inline void write_scaled(const GemmProblem& p, const TileAt& at, int6
     each_row<kRowFragments, kSorted>(p, at, [&](int mf, int r, int64_t row) {
       const int64_t a_row = at.batch * p.n + row;
       const float a_scale = q.a_scale[a_row * p.chunks + chunk];
-      const float c = kSorted ? q.row_c[a_row * p.chunks + chunk] : q.c;
+      const float c = kSorted ? q.row_c[a_row * p.chunks + chunk] : head ? 1.0f : q.c;
       const bool skipped = kSorted && c == 0.0f;  // adds nothing, whatever the scales
       float* y = p.out + a_row * p.m + column;
       float2 before[kGroup];
@@ -165,11 +170,47 @@ __device__ inline void write_scaled(const GemmProblem& p, const TileAt& at, int6
       for (int i = 0; i < kGroup; ++i) {
         const int nf = 8 * (first + i);
         const int* sum = f.sum[mf][first + i] + 2 * r;
-        float2 value = {scaled_value(static_cast<float>(sum[0]), c, a_scale, scale[i].x),
-                        scaled_value(static_cast<float>(sum[1]), c, a_scale, scale[i].y)};
+        float2 value = {f32_mul(f32_mul(static_cast<float>(sum[0]), c),
+                                f32_mul(late, f32_mul(a_scale, scale[i].x))),
+                        f32_mul(f32_mul(static_cast<float>(sum[1]), c),
+                                f32_mul(late, f32_mul(a_scale, scale[i].y)))};
         if (adds) value = {f32_add(before[i].x, value.x), f32_add(before[i].y, value.y)};
         if (skipped) value = before[i];
         store_pair(y + nf, value, b.columns - nf, b.paired);
+      }
+    });
+  }
+}
+
+/// The tile's outputs of the kind unipolar_tensor.
+template <bool kFull, int kRowFragments>
+__device__ inline void write_unipolar_tensor(const GemmProblem& p, const TileAt& at,
+                                             const Fragments<kRowFragments>& f) {
+  const Dequantizer& q = p.dequantizer;
+  const BScales<kFull> sums(p, at, 0, q.b_sum);  // NaN where damaged, and so is what follows
+  const double a_zero = p.a_tensor[1], b_zero = p.b_tensor[1];
+  const float product = static_cast<float>(static_cast<double>(p.d) * a_zero * b_zero);
+  const auto scale = static_cast<float>(p.a_tensor[0] * p.b_tensor[0]);
+  const int64_t column = at.column + 2 * (threadIdx.x % 4);
+  constexpr int kGroup = 4;  // column fragments at a time
+#pragma unroll
+  for (int first = 0; first < kColumnFragments; first += kGroup) {
+    float2 b_sum[kGroup];
+    sums.read(first, b_sum);
+    each_row<kRowFragments>(p, at, [&](int mf, int r, int64_t row) {
+      const int64_t a_row = at.batch * p.n + row;
+      const float a_sum = q.a_sum[a_row];
+      float* y = p.out + a_row * p.m + column;
+#pragma unroll
+      for (int i = 0; i < kGroup; ++i) {
+        const int* sum = f.sum[mf][first + i] + 2 * r;
+        const auto value = [&](int s, float b) {
+          return unipolar_value(static_cast<float>(s), q.c, static_cast<float>(a_zero),
+                                static_cast<float>(b_zero), a_sum, b, product, scale);
+        };
+        const int nf = 8 * (first + i);
+        store_pair(y + nf, make_float2(value(sum[0], b_sum[i].x), value(sum[1], b_sum[i].y)),
+                   sums.columns - nf, sums.paired);
       }
     });
   }
@@ -247,14 +288,22 @@ __device__ __forceinline__ bool full_tile(const GemmProblem& p, const TileAt& at
   return p.m % 2 == 0 && p.m - at.column >= kTileColumns;
 }
 
-/// The tile's sums of one chunk to p.partial, where it is set, or to outputs.
-template <int kRowFragments>
+/// The tile's sums of one chunk to p.partial, where it is set, or to outputs. Fast for the
+/// bipolar kinds, or with kUnipolar for unipolar_tensor; the others one at a time.
+template <bool kUnipolar, int kRowFragments>
 __device__ inline void write_tile(const GemmProblem& p, const TileAt& at, int64_t chunk,
                                   int64_t slot, const Fragments<kRowFragments>& f) {
   const Epilogue kind = p.dequantizer.kind;
   if (p.partial) {
     write_partial(p, at, slot, f);
-  } else if (kind != Epilogue::row && kind != Epilogue::chunk) {
+  } else if (kUnipolar && kind == Epilogue::unipolar_tensor) {
+    if (full_tile(p, at)) {
+      write_unipolar_tensor<true>(p, at, f);
+    } else {
+      write_unipolar_tensor<false>(p, at, f);
+    }
+  } else if (kUnipolar ||
+             (kind != Epilogue::row && kind != Epilogue::head && kind != Epilogue::chunk)) {
     write_each(p, at, chunk, f);
   } else if (full_tile(p, at)) {
     write_scaled<true, false>(p, at, chunk, f);
