@@ -48,7 +48,8 @@ lint: $(VENV)/.packages
 $(VENV)/.packages: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet "setuptools>=77" wheel "cmake>=3.24" ninja "torch==2.11.*" numpy \
-	  scikit-learn matplotlib tqdm pytest hypothesis "ruff==0.14.*" "clang-format==18.1.8"
+	  scikit-learn matplotlib tqdm pytest hypothesis "ruff==0.14.*" "clang-format==18.1.8" \
+	  transformers timm "torchvision==0.26.*"
 	touch $@
 
 $(VENV)/.installed: $(VENV)/.packages $(SOURCES)
