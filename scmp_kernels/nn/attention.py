@@ -132,6 +132,9 @@ def _product(a: torch.Tensor, b: torch.Tensor, config: SCConfig, name: str) -> t
 
 def _batched(a: torch.Tensor, b: torch.Tensor, config: SCConfig, name: str) -> torch.Tensor:
     """(B, N, M) float32 of (B, N, D) and (B, M, D)."""
+    record = getattr(config, "record", None)  # `record_products` is at work
+    if record is not None:
+        return record(a, b, name)
     knobs = {**config.prepared_knobs(), "group_a": config.group_a}
     lengths = config.lengths(a, f"{name}_metric", name)
     if config.chunk_d == 0:

@@ -1,0 +1,103 @@
+"""Recording the products of a converted model, to calibrate its mixed precision."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from scmp_kernels.mp import CalibrationRecorder
+from scmp_kernels.nn.config import SCConfig
+from scmp_kernels.nn.conv import SCConv2d
+from scmp_kernels.nn.scope import scope_of
+from scmp_kernels.nn.smooth import evaluated
+from scmp_kernels.nn.weights import SCWeight
+from scmp_kernels.sc.rng import one_line
+
+_OWNER = "record_products"
+
+
+@dataclass(frozen=True, repr=False)
+class _Recording(SCConfig):
+    """A config whose products are float and go to a recorder."""
+
+    recorder: Any = None
+
+    def record(self, a: torch.Tensor, b: torch.Tensor, product: str) -> torch.Tensor:
+        knobs = {**self.prepared_knobs(), "group_a": self.group_a}
+        return self.recorder.record(f"{self.operator}.{product}", a, b, **knobs)
+
+
+@contextmanager
+def record_products(model: nn.Module, recorder: CalibrationRecorder) -> Iterator[nn.Module]:
+    """Context manager: forwards of a converted model run in float and record every product.
+
+    What `mp.calibrate_thresholds` makes of the records is a table for an `mp.AdaptiveMPConfig` with
+    which the same model can be converted: operators have the names that `convert` gives them. The
+    products are measured with the modules' own knobs and SmoothQuant scales; stream lengths and
+    `mp` of their configs do not enter. The model is in eval mode, without gradients.
+
+    Args:
+        model: as `convert` returned it, modules with granularity "per_row" and mode "bipolar",
+            attention without `chunk_d`.
+        recorder: CalibrationRecorder; each call of a module is a call of it.
+
+    Yields:
+        model.
+
+    Raises:
+        ValueError: an argument does not fit, a convolution has groups, or, during a forward, a
+            module's knobs do not allow lengths by row.
+    """
+    if not isinstance(recorder, CalibrationRecorder):
+        raise ValueError(
+            f"{_OWNER}: recorder must be a CalibrationRecorder, got {one_line(recorder)}"
+        )
+    layers = {
+        name: m for name, m in model.named_modules() if isinstance(m, SCWeight) and m.config.enabled
+    }
+    scopes = {
+        id(scope): scope
+        for m in model.modules()
+        if (scope := scope_of(m)) is not None and scope.config is not None and scope.config.enabled
+    }.values()
+    if not layers and not scopes:
+        raise ValueError(f"{_OWNER}: model must be converted, got nothing on bit streams in it")
+    for name, layer in layers.items():
+        if isinstance(layer, SCConv2d) and layer.groups > 1:
+            raise ValueError(f"{_OWNER}: model must have no convolution with groups, got {name!r}")
+
+    def recording(name: str, config: SCConfig):
+        operator = config.operator or name
+        knobs = {**config.prepared_knobs(), "group_a": config.group_a}
+
+        def hook(layer: SCWeight, args: tuple[torch.Tensor, ...], _: Any) -> None:
+            x = args[0]
+            conv = isinstance(layer, SCConv2d)
+            rows = layer.lowered_rows(x) if conv else x.reshape(-1, layer.in_features)
+            weight = layer.weight.detach().flatten(1)
+            recorder.record(operator, rows, weight, smooth_scales=layer.smooth_scales, **knobs)
+
+        return hook
+
+    configs = [(holder, holder.config) for holder in (*layers.values(), *scopes)]
+    hooks = []
+    try:
+        for name, layer in layers.items():
+            hooks.append(layer.register_forward_hook(recording(name, layer.config)))
+            layer.config = replace(layer.config, enabled=False)
+        for scope in scopes:
+            knobs = {f.name: getattr(scope.config, f.name) for f in fields(SCConfig)}
+            knobs |= {"operator": scope.config.operator or scope.name, "recorder": recorder}
+            scope.config = _Recording(**knobs)
+        with evaluated(model):
+            yield model
+    finally:
+        for hook in hooks:
+            hook.remove()
+        for holder, config in configs:
+            holder.config = config
+        for layer in layers.values():
+            layer.prepare()
