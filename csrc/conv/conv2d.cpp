@@ -12,10 +12,9 @@
 namespace scmp {
 namespace {
 
-// Whether an operator of its own gathers the lowered input on the fly: on CUDA, where no gradient
-// is wanted.
-bool gathered(const at::Tensor& x, std::initializer_list<std::optional<at::Tensor>> others) {
-  if (!x.is_cuda()) return false;
+// Whether it is one operator: where no gradient is wanted.
+bool one_operator(const at::Tensor& x, std::initializer_list<std::optional<at::Tensor>> others) {
+  if (!x.is_cuda() && !x.is_cpu()) return false;
   const auto wants_gradient = [](const at::Tensor& t) {
     return (at::GradMode::is_enabled() && t.requires_grad()) || t._fw_grad(0).defined();
   };
@@ -70,7 +69,7 @@ at::Tensor sc_conv2d(const at::Tensor& input, const at::Tensor& weight,
                         halve_bipolar_stoc_len,
                         present(smooth_scales)};
   const at::Tensor y =
-      gathered(x, {weight, args.smooth_scales})
+      one_operator(x, {weight, args.smooth_scales})
           ? call_conv2d_products(x, weight, g, args)
           : as_images(lowered_products(op, x, weight, g, args, height * width), x, height, width);
   return finish(y, bias, x.scalar_type(), input.dim() == 4);
@@ -94,7 +93,7 @@ at::Tensor sc_conv2d_prepared(const at::Tensor& input, at::TensorList weight, c1
   const PreparedArgs args{
       text, group_a, {stoc_len, present(row_stoc_len), present(rung_table), level_lens}};
   const at::Tensor y =
-      gathered(x, {})
+      one_operator(x, {})
           ? call_conv2d_products(x, weight, g, args)
           : as_images(lowered_products(op, x, weight, g, args, spec->rows(), height * width), x,
                       height, width);
@@ -116,29 +115,7 @@ at::Tensor conv2d_lowered_rows(const at::Tensor& input, const at::Tensor& weight
   return lower(x, g).reshape_symint({rows, columns}).to(at::kFloat);
 }
 
-// The operators behind it on the CPU: lowered.
-at::Tensor products_cpu(const at::Tensor& x, const at::Tensor& weight, const Geometry& g,
-                        const MatmulArgs& args) {
-  const char* op = "sc_conv2d";
-  const c10::SymInt height = out_size(op, x, g, 0), width = out_size(op, x, g, 1);
-  return as_images(lowered_products(op, x, weight, g, args, height * width), x, height, width);
-}
-
-at::Tensor products_prepared_cpu(const at::Tensor& x, at::TensorList weight,
-                                 const PreparedSpec& spec, const Geometry& g,
-                                 const PreparedArgs& args) {
-  const char* op = "sc_conv2d";
-  const c10::SymInt height = out_size(op, x, g, 0), width = out_size(op, x, g, 1);
-  return as_images(lowered_products(op, x, weight, g, args, spec.rows(), height * width), x, height,
-                   width);
-}
-
 }  // namespace
-
-TORCH_LIBRARY_IMPL(scmp, CPU, m) {
-  m.impl("conv2d_products", conv2d_kernel<products_cpu>);
-  m.impl("conv2d_products.prepared", conv2d_prepared_kernel<products_prepared_cpu>);
-}
 
 TORCH_LIBRARY_IMPL(scmp, CompositeImplicitAutograd, m) {
   m.impl("sc_conv2d", sc_conv2d<at::IntArrayRef>);

@@ -1,4 +1,4 @@
-// The operators behind sc_conv2d where the lowered input is gathered on the fly.
+// The operators behind sc_conv2d where no gradient is wanted.
 #pragma once
 
 #include "conv/geometry.h"

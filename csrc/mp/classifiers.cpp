@@ -21,7 +21,7 @@
 namespace scmp {
 namespace {
 
-constexpr int64_t kMostLevels = 4096;    // as many lengths as a stream can have
+constexpr int64_t kMostLevels = 4097;    // as many lengths as a stream can have, 0 included
 constexpr double kSmallestRange = 1e-8;  // of a metric: below it all rows are alike
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
