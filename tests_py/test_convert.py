@@ -126,6 +126,12 @@ def test_a_layer_is_a_model():
     assert convert(layer, filter=lambda *_: False) is layer
 
 
+def test_a_model_that_is_a_layer_with_a_hook_stays():
+    layer = nn.Linear(4, 4)
+    layer.register_forward_hook(lambda *_: None)
+    assert convert(layer) is layer and type(layer) is nn.Linear
+
+
 def test_subclasses_hooks_and_parametrizations():
     class Same(nn.Linear):
         pass

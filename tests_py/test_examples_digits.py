@@ -1,4 +1,6 @@
-"""The parts of the digits demo: lengths by row, their cost, the small CNN."""
+"""The digits demo, quickly, and its parts: lengths by row, their cost, the small CNN."""
+
+import sys
 
 import pytest
 import torch
@@ -60,3 +62,14 @@ def test_the_cnn_counts_the_same_work_on_streams_and_comes_close():
     with torch.no_grad():
         assert relative_error(model(images, streams), model(images, exact)) < 0.1
     assert exact.macs == streams.macs > 0
+
+
+def test_the_demo_draws_its_picture_and_prints_its_tables(tmp_path, monkeypatch, capsys):
+    import digits
+
+    picture = tmp_path / "digits.png"
+    monkeypatch.setattr(sys, "argv", ["digits.py", "--quick", "--output", str(picture)])
+    digits.main()
+    assert picture.stat().st_size > 0
+    table = capsys.readouterr().out
+    assert "360 test images" in table and "mixed precision" in table and "CNN:" in table

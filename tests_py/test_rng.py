@@ -4,12 +4,11 @@ import importlib.util
 import random
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-PATH = Path(__file__).resolve().parents[1] / "scmp_kernels" / "sc" / "rng.py"
+PATH = importlib.util.find_spec("scmp_kernels.sc.rng").origin
 _spec = importlib.util.spec_from_file_location("rng_alone", PATH)
 rng = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(rng)

@@ -36,6 +36,10 @@ class RowAssignment:
         ValueError: an argument does not fit. Values are checked where they are on the CPU.
     """
 
+    _indices: dict[int, torch.Tensor] | None
+    _order: torch.Tensor | None
+    _row_stoc_len: torch.Tensor | None
+
     def __init__(
         self, row_levels: torch.Tensor, level_row_indices: Mapping[int, torch.Tensor]
     ) -> None:

@@ -116,7 +116,7 @@ class Calibration:
     def text(self) -> str:
         """A table of operators (and buckets): mean length, error, error of the uniform length."""
         uniform = f"error at {self.uniform_length}"
-        lines = [("rows of", "mean length", "error", uniform)]
+        lines: list[tuple[Any, ...]] = [("rows of", "mean length", "error", uniform)]
         for part in self.rows:
             name = part.operator if part.bucket is None else bucket_key(part.bucket)
             lines.append((name, part.mean_length, part.error, part.uniform_error))

@@ -217,9 +217,9 @@ class AdaptiveMPConfig(JsonConfig):
         if block_idx is not None:
             total = 1 if total_blocks is None else total_blocks
             layer = bucket_index(owner, "block_idx", block_idx, total, self.layer_buckets)
-            if total_blocks is not None:
+            if total_blocks is not None and operator is not None:
                 thresholds = self.bucket_thresholds.get((operator, at, layer))
-        if thresholds is None:
+        if thresholds is None and operator is not None:
             thresholds = self.operator_default_thresholds.get(operator)
         if thresholds is None:
             known = ", ".join(self.operator_default_thresholds) or "none"

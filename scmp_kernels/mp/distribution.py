@@ -163,7 +163,7 @@ class MPDistributionLogger:
                 writer.writerow(["timestep", "block", "operator", "total_rows", *columns])
                 for entry in entries:
                     counts, fractions = entry.counts(), entry.fractions()
-                    row = [entry.timestep, entry.block, entry.operator, entry.total_rows]
+                    row: list[Any] = [entry.timestep, entry.block, entry.operator, entry.total_rows]
                     for length in lengths:
                         row += [counts.get(length), fractions.get(length)]
                     writer.writerow(row)

@@ -1,6 +1,6 @@
 """Configs that go to a JSON file and back."""
 
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, Field, fields
 from os import PathLike
 from pathlib import Path
 from typing import Any, TypeVar
@@ -9,6 +9,11 @@ from scmp_kernels.mp.files import read_object, write_object
 from scmp_kernels.sc.rng import one_line
 
 _Self = TypeVar("_Self", bound="JsonConfig")
+
+
+def _fields(config: Any) -> tuple[Field, ...]:
+    """Those of a config, which is a dataclass by its subclass."""
+    return fields(config)
 
 
 class JsonConfig:
@@ -41,7 +46,9 @@ class JsonConfig:
         """
         owner = f"{cls.__name__}.from_json: {path}"
         content = read_object(owner, path)
-        known = {f.name: f.default is MISSING and f.default_factory is MISSING for f in fields(cls)}
+        known = {
+            f.name: f.default is MISSING and f.default_factory is MISSING for f in _fields(cls)
+        }
         for name, required in known.items():
             if required and name not in content:
                 raise ValueError(
@@ -60,7 +67,7 @@ class JsonConfig:
 
     def _to_content(self) -> dict[str, Any]:
         """What the file holds."""
-        return {f.name: getattr(self, f.name) for f in fields(self)}
+        return {f.name: getattr(self, f.name) for f in _fields(self)}
 
     @classmethod
     def _from_content(cls: type[_Self], owner: str, content: dict[str, Any]) -> _Self:

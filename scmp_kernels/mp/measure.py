@@ -112,6 +112,6 @@ def measure_errors(
     finite = a.isfinite().all(-1)
     energy = exact[finite].double().square().sum()
     parts = torch.stack(errors, -1) / energy if energy > 0 else torch.stack(errors, -1) * 0
-    parts = parts.nan_to_num(nan=0.0, posinf=0.0).cpu().numpy()
-    arrays = (x.cpu().numpy() for x in (metric.float(), finite.reshape(-1), rows))
-    return exact, _interpolate(*arrays, parts)
+    parts = parts.nan_to_num(nan=0.0, posinf=0.0)
+    arrays = [x.cpu().numpy() for x in (metric.float(), finite.reshape(-1), rows, parts)]
+    return exact, _interpolate(*arrays)

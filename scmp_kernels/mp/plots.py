@@ -54,8 +54,8 @@ def stacked_levels(
         path: an image file to write, or None.
     """
     figure, axes = _figure(owner, rows)
-    lengths = {length for blocks in rows.values() for sums in blocks.values() for length in sums}
-    lengths = sorted(lengths, reverse=True)
+    found = {length for blocks in rows.values() for sums in blocks.values() for length in sums}
+    lengths = sorted(found, reverse=True)
     for operator, sums in rows.items():
         axis, blocks = axes[operator], _blocks(sums)
         totals = [sum(sums[block].values()) or 1 for block in blocks]

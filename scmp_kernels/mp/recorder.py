@@ -47,7 +47,8 @@ class CalibrationRecorder:
             expected_calls = check_integer(owner, "expected_calls", expected_calls, 0)
             expected_calls *= len(self.stoc_len_levels)
         self.calls: list[Call] = []
-        self._sample_rows, self._bar = sample_rows, None
+        self._sample_rows = sample_rows
+        self._bar: Any = None
         self._progress = check_progress(owner, progress)
         self._products = expected_calls
 
@@ -148,7 +149,13 @@ class CalibrationRecorder:
         self._add(owner, operator, metric, macs, errors, at)
 
     def _add(
-        self, owner: str, operator: str, metric: torch.Tensor, macs: Any, errors: Any, at: tuple
+        self,
+        owner: str,
+        operator: str,
+        metric: torch.Tensor,
+        macs: Any,
+        errors: Any,
+        at: tuple[int, int, int | None, int | None],
     ) -> None:
         check_name(owner, "operator", operator)
         rows = len(metric)

@@ -8,7 +8,7 @@ few choices can be better than that, the best of them is found (`exact_search`).
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -196,7 +196,8 @@ def search(curves: list[Curves], limit: int) -> Found | int:
 
 def _spend(curves: list[Curves], cuts: list[np.ndarray], slack: int) -> list[np.ndarray]:
     """Make the move that lowers the error the most until no move within the slack does."""
-    cuts, moves = list(cuts), [None] * len(curves)
+    cuts = list(cuts)
+    moves: list[Any] = [None] * len(curves)
     stale = list(range(len(curves)))
     while True:
         for i in stale:

@@ -141,10 +141,10 @@ def load_table(owner: str, path: str | PathLike, levels: list[int]) -> Threshold
         raise ValueError(
             f"{owner}: stoc_len_levels must be those of the config, {levels}, got {found}"
         )
-    counts = [
+    timesteps, layers = (
         check_integer(owner, name, content.get(name, 1), 1)
         for name in ("timestep_buckets", "layer_buckets")
-    ]
+    )
     defaults = {}
     name = "operator_defaults"
     for operator, value in check_dict(owner, name, content.get(name, {})).items():
@@ -156,14 +156,16 @@ def load_table(owner: str, path: str | PathLike, levels: list[int]) -> Threshold
         buckets[bucket] = _payload(owner, f"buckets[{one_line(key)}]", value)
     return ThresholdTable(
         found,
-        *counts,
+        timesteps,
+        layers,
         check_operator_thresholds(owner, name, defaults, len(levels)),
         check_bucket_thresholds(
             owner,
             "buckets",
             buckets,
             len(levels),
-            *counts,
+            timesteps,
+            layers,
             shown=lambda bucket: one_line(bucket_key(bucket)),
         ),
     )

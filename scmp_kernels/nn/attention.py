@@ -139,9 +139,8 @@ def _batched(a: torch.Tensor, b: torch.Tensor, config: SCConfig, name: str) -> t
     lengths = config.lengths(a, f"{name}_metric", name)
     if config.chunk_d == 0:
         return sc_matmul(a, b, stoc_len=lengths, **knobs)
-    by_row = isinstance(lengths, torch.Tensor)
     heads = [
-        sc_matmul(a[i], b[i], stoc_len=lengths[i] if by_row else lengths, **knobs)
+        sc_matmul(a[i], b[i], stoc_len=lengths[i] if torch.is_tensor(lengths) else lengths, **knobs)
         for i in range(a.shape[0])
     ]
     return torch.stack(heads) if heads else a.new_zeros(0, a.shape[1], b.shape[1]).float()

@@ -100,7 +100,7 @@ class SCConfig:
 
     def _check_knobs(self) -> None:
         """Let the operator check them, on tensors without values."""
-        columns = len(self.config["sng"]["q"]) if self.config is not None else 1
+        columns = len(self.config["sng"]["q"]) if isinstance(self.config, Mapping) else 1
         a = torch.empty(1, columns, device="meta")
         if self.granularity == "per_head":
             a = a[None]
@@ -153,7 +153,7 @@ class SCConfig:
                 name = getattr(self.mp, metric)
                 values = compute_row_metric(rows, "amax" if name in _METRIC_LABELS else name)
                 found = classify_rows_by_metric(
-                    values.flatten(), self.mp.stoc_len_levels, self.mp.level_fractions
+                    values.flatten(), self.mp.stoc_len_levels, self.mp.level_fractions or []
                 )
             else:
                 values = compute_row_metric(rows)

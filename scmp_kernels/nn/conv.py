@@ -1,5 +1,7 @@
 """A convolution on bit streams."""
 
+from typing import Any, Literal
+
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -40,7 +42,7 @@ class SCConv2d(SCWeight, nn.Conv2d):
         dilation: _Size = 1,
         groups: int = 1,
         bias: bool = True,
-        padding_mode: str = "zeros",
+        padding_mode: Literal["zeros", "reflect", "replicate", "circular"] = "zeros",
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
         *,
@@ -67,7 +69,13 @@ class SCConv2d(SCWeight, nn.Conv2d):
         Raises:
             ValueError: an argument does not fit.
         """
-        geometry = (conv.kernel_size, conv.stride, conv.padding, conv.dilation, conv.groups)
+        geometry: tuple[Any, Any, Any, Any, Any] = (
+            conv.kernel_size,
+            conv.stride,
+            conv.padding,
+            conv.dilation,
+            conv.groups,
+        )
         has_bias, channels = conv.bias is not None, (conv.in_channels, conv.out_channels)
         new = cls(*channels, *geometry, has_bias, conv.padding_mode, "meta", config=config)
         new = cls._take_over(conv, new)
@@ -131,13 +139,13 @@ class SCConv2d(SCWeight, nn.Conv2d):
 
     def _padded(self, x: torch.Tensor):
         """x, and what is left of the geometry: zeros are padded by the convolution."""
-        padding = self.padding
+        padding: Any = self.padding
         if self.padding_mode != "zeros":
             x = F.pad(x, self._reversed_padding_repeated_twice, mode=self.padding_mode)
             padding = 0
         return x, {"stride": self.stride, "padding": padding, "dilation": self.dilation}
 
-    def _rows(self, x: torch.Tensor, geometry) -> torch.Tensor:
+    def _rows(self, x: torch.Tensor, geometry) -> Any:
         """(B * Hout * Wout, D), or without columns where the rows are an assignment's."""
         if isinstance(self.config.mp, RowAssignment):
             return x.new_empty(len(self.config.mp.row_levels), 0)

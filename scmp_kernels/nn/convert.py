@@ -15,7 +15,7 @@ from scmp_kernels.sc.rng import one_line
 
 Filter = Callable[[str, nn.Module], "bool | SCConfig | None"]
 
-_TWINS = {nn.Linear: SCLinear, nn.Conv2d: SCConv2d}
+_TWINS: dict[type, Any] = {nn.Linear: SCLinear, nn.Conv2d: SCConv2d}
 _METHODS = ("forward", "_conv_forward", "__call__", "_call_impl")
 _FAST_PATHS = {  # of torch, around the layers: the attribute that turns each off
     nn.TransformerEncoderLayer: ("activation_relu_or_gelu", 0),
@@ -29,7 +29,7 @@ class _Plan(NamedTuple):
     twins: dict[int, SCWeight]  # by id of the layer
     swaps: list[tuple[nn.Module, str, SCWeight]]  # parent, attribute, twin
     scopes: list[tuple[nn.Module, str, SCConfig | None]]
-    fast_paths: list[nn.Module]
+    fast_paths: list[tuple[nn.Module, str, Any]]  # attribute, what turns it off
     seen: set[int]
 
 
@@ -66,9 +66,12 @@ def convert(
             already, or its attention does not go through the function.
     """
     check_config("convert", config)
-    if attention is True or attention is False:
-        attention = config if attention else None
-    elif not isinstance(attention, SCConfig):
+    inside: SCConfig | None
+    if isinstance(attention, bool):
+        inside = config if attention else None
+    elif isinstance(attention, SCConfig):
+        inside = attention
+    else:
         raise ValueError(
             f"convert: attention must be an SCConfig, True or False, got {one_line(attention)}"
         )
@@ -78,7 +81,7 @@ def convert(
                 "convert: model must not be converted already (revert it first), "
                 f"got one whose {name or type(module).__name__!r} is"
             )
-    plan, choose = _Plan({}, [], [], [], set()), _Choice(filter, config, attention)
+    plan, choose = _Plan({}, [], [], [], set()), _Choice(filter, config, inside)
     if type(model) in _TWINS:
         return _twin(plan, "", model, choose) or model
     _walk(plan, "", model, choose, None)
@@ -86,8 +89,7 @@ def convert(
         parent._modules[attribute] = twin
     for module, name, scoped in plan.scopes:
         Scope(module, name, scoped)
-    for module in plan.fast_paths:
-        attribute, off = _fast_path(module)
+    for module, attribute, off in plan.fast_paths:
         module._scmp_fast_path = getattr(module, attribute)
         setattr(module, attribute, off)
     return model
@@ -114,8 +116,9 @@ def revert(model: nn.Module) -> nn.Module:
     for scope in scopes:
         scope.remove()
     for module in list(model.modules()):
-        if "_scmp_fast_path" in module.__dict__:
-            setattr(module, _fast_path(module)[0], module.__dict__.pop("_scmp_fast_path"))
+        path = _fast_path(module)
+        if path is not None and "_scmp_fast_path" in module.__dict__:
+            setattr(module, path[0], module.__dict__.pop("_scmp_fast_path"))
         for attribute, child in list(module._modules.items()):
             original = None if child is None else _original(child)
             if original is not None:
@@ -129,7 +132,7 @@ def _original(module: nn.Module) -> nn.Module | None:
     return replaced[0] if isinstance(module, SCWeight) and replaced else None
 
 
-def _restored(twin: SCWeight, original: nn.Module) -> nn.Module:
+def _restored(twin: Any, original: nn.Module) -> nn.Module:
     original.weight, original.bias = twin.weight, twin.bias
     return original.train(twin.training)
 
@@ -169,8 +172,9 @@ def _walk(
         plan.scopes.append((module, name, scoped))
     if scoped is not None and scoped.enabled:
         _check_attention(name, module)
-    if _fast_path(module) is not None:
-        plan.fast_paths.append(module)
+    path = _fast_path(module)
+    if path is not None:
+        plan.fast_paths.append((module, *path))
     if isinstance(module, nn.MultiheadAttention):
         return
     for attribute, child in module._modules.items():
@@ -210,10 +214,10 @@ def _twin(plan: _Plan, name: str, layer: nn.Module, choose: _Choice) -> SCWeight
     """The twin of a layer, the same for all its places; None: it stays."""
     if id(layer) not in plan.seen:
         plan.seen.add(id(layer))
-        config = choose(name, layer, layer=True)
-        if config is not None:
+        kind, config = _layer_type(layer), choose(name, layer, layer=True)
+        if kind is not None and config is not None:
             try:
-                twin = _TWINS[_layer_type(layer)].from_float(layer, config)
+                twin = _TWINS[kind].from_float(layer, config)
             except ValueError as error:
                 raise ValueError(f"convert: {name or 'model'}: {error}") from None
             twin._replaced = (layer,)

@@ -18,7 +18,7 @@ from scmp_kernels.nn.attention import sc_scaled_dot_product_attention
 from scmp_kernels.nn.config import SCConfig
 
 _float_attention = F.scaled_dot_product_attention
-_scopes: "weakref.WeakSet[Scope]" = weakref.WeakSet()
+_scopes: "weakref.WeakSet[Scope | observed]" = weakref.WeakSet()
 _lock = threading.Lock()
 _installed = False
 
@@ -52,7 +52,7 @@ def _install() -> None:
     with _lock:
         if _scopes and not _installed:
             _float_attention = F.scaled_dot_product_attention
-            F.scaled_dot_product_attention = _attention
+            F.scaled_dot_product_attention = _attention  # type: ignore[assignment]
             _installed = True
         elif _installed and not _scopes and F.scaled_dot_product_attention is _attention:
             F.scaled_dot_product_attention = _float_attention
@@ -71,7 +71,7 @@ class Scope:
     def __init__(self, module: nn.Module, name: str, config: SCConfig | None) -> None:
         self.module, self.name, self.config = module, name, config
         self._replaced = module.__dict__.get("forward")
-        module.forward = module._scmp_scope = self
+        module.forward = module._scmp_scope = self  # type: ignore[assignment]
         self.__setstate__(self.__dict__)
 
     def __setstate__(self, state: dict[str, Any]) -> None:

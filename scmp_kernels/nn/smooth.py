@@ -97,13 +97,14 @@ def calibrate_smoothquant(
 
     def watch(name: str):
         def see(layer: nn.Module, args: tuple[torch.Tensor, ...]) -> None:
+            x: Any  # not None: layers with groups are left out
             x = layer.lowered_rows(args[0]) if isinstance(layer, SCConv2d) else args[0].float()
             seen[name] = accumulate_act_scales(x, seen.get(name))
 
         return see
 
     hooks = [layer.register_forward_pre_hook(watch(name)) for name, layer in layers.items()]
-    holders = [module for module in model.modules() if isinstance(module, SCWeight)]
+    holders: list[Any] = [module for module in model.modules() if isinstance(module, SCWeight)]
     holders += [scope for module in model.modules() if (scope := scope_of(module)) is not None]
     total = len(data) if isinstance(data, Sized) else None
     bar = progress_bar(_OWNER, progress, total=total, desc="calibrating", unit="batch")

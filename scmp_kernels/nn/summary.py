@@ -55,18 +55,19 @@ class Summary:
     @property
     def share(self) -> float | None:
         """sc_macs / macs, 0 to 1; None without an example or without products."""
-        return self.sc_macs / self.macs if self.macs else None
+        macs, sc_macs = self.macs, self.sc_macs
+        return sc_macs / macs if macs and sc_macs is not None else None
 
     def _sum(self, rows: list[Row]) -> int | None:
         known = self.rows and self.rows[0].macs is not None
-        return sum(row.macs for row in rows) if known else None
+        return sum(row.macs or 0 for row in rows) if known else None
 
     def text(self) -> str:
         """The summary as a table."""
         macs = self.macs
         lines = [("name", "kind", "stream length", "MACs", "share")]
         for row in self.rows:
-            counts = ("-", "-") if not macs else (str(row.macs), f"{row.macs / macs:.1%}")
+            counts = ("-", "-") if not macs else (str(row.macs), f"{(row.macs or 0) / macs:.1%}")
             lengths = "/".join(map(str, row.lengths)) or "float"
             lines.append((row.name, row.kind, lengths, *counts))
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
@@ -115,14 +116,14 @@ def _lengths(module: nn.Module) -> list[int]:
     return config.levels() if config is not None and config.enabled else []
 
 
-def _count(model: nn.Module, batch: Any, layers: dict[str, nn.Module], rows: dict) -> None:
+def _count(model: nn.Module, batch: Any, layers: dict[str, Any], rows: dict) -> None:
     """Run a batch; fill in the rows of layers, and add those of attention and of the rest."""
     from torch.utils.flop_counter import FlopCounterMode  # it imports triton
 
     inside: list[str] = []  # names of the modules that are running
 
     def layer_ran(name: str):
-        def ran(layer: nn.Module, args: Any, out: torch.Tensor) -> None:
+        def ran(layer: Any, args: Any, out: torch.Tensor) -> None:
             rows[name].macs += out.numel() * layer.weight[0].numel()
 
         return ran

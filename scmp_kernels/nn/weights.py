@@ -1,7 +1,7 @@
 """What `SCLinear` and `SCConv2d` share: a weight that is prepared once and never stale."""
 
 import os
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import torch
 from torch.compiler import is_compiling
@@ -51,7 +51,21 @@ class _Held(NamedTuple):
     environment: list[str | None]
 
 
-class SCWeight:
+if TYPE_CHECKING:
+
+    class _Layer(torch.nn.Module):
+        """What the torch layer behind the mixin has."""
+
+        weight: torch.Tensor
+        bias: Any
+        smooth_scales: torch.Tensor | None
+else:
+    _Layer = object
+
+_Twin = TypeVar("_Twin", bound="SCWeight")
+
+
+class SCWeight(_Layer):
     """Mixin before a torch layer: `config`, `smooth_scales` and the prepared weight.
 
     Attributes:
@@ -107,7 +121,7 @@ class SCWeight:
         self.smooth_scales, self._held = scales, None
 
     @classmethod
-    def _take_over(cls, twin: torch.nn.Module, new: torch.nn.Module) -> torch.nn.Module:
+    def _take_over(cls, twin: Any, new: _Twin) -> _Twin:
         """`new` with the parameters and the mode of `twin`, prepared."""
         new.weight, new.bias = twin.weight, twin.bias
         torch.nn.Module.train(new, twin.training)
@@ -150,13 +164,13 @@ class SCWeight:
         ):
             self._held = None
             with torch.inference_mode(False), torch.no_grad():
-                self._held = _Held(
+                self._held = held = _Held(
                     prepare(self.weight, **self._prepare_knobs()),
                     [x.detach() for x in sources],
                     torch.tensor([x._version for x in sources]),
                     environment,
                 )
-        return self._held.prepared
+        return held.prepared
 
     def _operand(self) -> tuple[torch.Tensor | Prepared, dict[str, Any]]:
         """What goes into the product, and the knobs that it still needs.

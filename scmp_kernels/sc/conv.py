@@ -66,7 +66,7 @@ def sc_conv2d(
         ValueError: an argument, the config or an environment variable does not fit; the text names
             it, what is allowed and what came.
     """
-    op = torch.ops.scmp.sc_conv2d
+    op: Any = torch.ops.scmp.sc_conv2d
     geometry = {"stride": stride, "padding": padding, "dilation": dilation}
     knobs = {
         "granularity": granularity,
@@ -79,14 +79,13 @@ def sc_conv2d(
         "halve_bipolar_stoc_len": halve_bipolar_stoc_len,
         "groups": groups,
     }
-    prepared = isinstance(weight, Prepared)
-    if prepared:
+    if isinstance(weight, Prepared):
         weight.check_knobs("sc_conv2d", knobs, smooth_scales)
         longest = weight.longest_stream()
     else:
         longest = longest_stream(sc_prec, mode, halve_bipolar_stoc_len)
     lengths = length_arguments("sc_conv2d", x, stoc_len, rung_table, level_lens, longest)
-    if prepared:
+    if isinstance(weight, Prepared):
         op = op.prepared_padding if isinstance(padding, str) else op.prepared
         return op(
             x,

@@ -59,8 +59,8 @@ def length_arguments(
     """
     row_stoc_len = None
     if isinstance(stoc_len, torch.Tensor):
-        stoc_len, row_stoc_len = None, stoc_len
-        row_stoc_len = _on_device("stoc_len", row_stoc_len, longest, operand, op)
+        row_stoc_len = _on_device("stoc_len", stoc_len, longest, operand, op)
+        stoc_len = None
     if rung_table is not None and isinstance(level_lens, Sequence):
         most = len(level_lens) - 1
         rung_table = _on_device("rung_table", rung_table, most, operand, op)

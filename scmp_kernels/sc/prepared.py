@@ -71,6 +71,15 @@ class Prepared(nn.Module):
         smooth_scales: float32 (D,). Buffers that do not apply are empty.
     """
 
+    granularity: str
+    mode: str
+    sc_prec: int
+    chunk_d: int
+    group_b: int
+    rng_levels: int | None
+    halve_bipolar_stoc_len: bool
+    codes: torch.Tensor
+
     def __init__(self, tensors: list[torch.Tensor], spec: str, expand: bool) -> None:
         super().__init__()
         for name, tensor in zip(_BUFFERS, tensors, strict=False):
