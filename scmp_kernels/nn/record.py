@@ -75,14 +75,18 @@ def record_products(model: nn.Module, recorder: CalibrationRecorder) -> Iterator
 
         def hook(layer: SCWeight, args: tuple[torch.Tensor, ...], _: Any) -> None:
             x = args[0]
-            conv = isinstance(layer, SCConv2d)
-            rows = layer.lowered_rows(x) if conv else x.reshape(-1, layer.in_features)
+            if isinstance(layer, SCConv2d):
+                rows = layer.lowered_rows(x)
+                assert rows is not None  # groups were refused
+            else:
+                rows = x.reshape(-1, x.shape[-1])
             weight = layer.weight.detach().flatten(1)
             recorder.record(operator, rows, weight, smooth_scales=layer.smooth_scales, **knobs)
 
         return hook
 
-    configs = [(holder, holder.config) for holder in (*layers.values(), *scopes)]
+    holders: list[Any] = [*layers.values(), *scopes]
+    configs = [(holder, holder.config) for holder in holders]
     hooks = []
     try:
         for name, layer in layers.items():
@@ -90,7 +94,7 @@ def record_products(model: nn.Module, recorder: CalibrationRecorder) -> Iterator
             layer.config = replace(layer.config, enabled=False)
         for scope in scopes:
             knobs = {f.name: getattr(scope.config, f.name) for f in fields(SCConfig)}
-            knobs |= {"operator": scope.config.operator or scope.name, "recorder": recorder}
+            knobs |= {"operator": knobs["operator"] or scope.name, "recorder": recorder}
             scope.config = _Recording(**knobs)
         with evaluated(model):
             yield model
