@@ -28,8 +28,6 @@ struct Consumer {
   const uint8_t* shared;
   StageRing& ring;
   Fragments<1> acc;
-  uint32_t fragments[2][2][4];  // of a, for two pairs of steps in turn
-  bool filled = false;          // the first of them, for the stage to come
 
   __device__ int (&sums())[64] { return reinterpret_cast<int(&)[64]>(acc.sum); }
 
@@ -71,25 +69,21 @@ struct Consumer {
     }
   }
 
-  __device__ const int16_t* rows_of(int slot) const {
-    const int row = threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4;
-    return reinterpret_cast<const int16_t*>(shared + slot * B::kStage + BStage<kWords>::kBytes) +
-           row * P::kPositions;
-  }
-
   // One stage, of whose cycles the first kUsed words count. Its products are over at the end: the
-  // other warpgroups' go on meanwhile. Sorted rows have fewer of them to hide waits behind: where
-  // there are `more` stages, the next one's first fragments are filled before the wait.
+  // other warpgroups' go on meanwhile.
   template <int kUsed>
-  __device__ __forceinline__ void multiply_words(bool more) {
+  __device__ __forceinline__ void multiply_words() {
     constexpr int kGroupPairs = (kUsed + 1) / 2, kCount = Order::kGroups * kGroupPairs;
     const auto pair_at = [](int i) {
       return i / kGroupPairs * Order::kGroupPairs + i % kGroupPairs;
     };
     const uint32_t stage = ring.stage();
-    const int16_t* a = rows_of(ring.slot);
-    if (!filled) fill(a, 0, fragments[0]);
-    filled = false;
+    const int row = threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4;
+    const auto* a =
+        reinterpret_cast<const int16_t*>(shared + ring.slot * B::kStage + BStage<kWords>::kBytes) +
+        row * P::kPositions;
+    uint32_t fragments[2][2][4];
+    fill(a, 0, fragments[0]);
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
       const int pair = pair_at(i);
@@ -105,15 +99,6 @@ struct Consumer {
         fill(a, pair_at(i + 1), fragments[(i + 1) % 2]);
       }
     }
-    if constexpr (kKind == Rows::sorted && kCount % 2 == 0) {
-      if (more) {
-        StageRing next = ring;
-        next.advance();
-        next.wait_full();
-        fill(rows_of(next.slot), 0, fragments[0]);
-        filled = true;
-      }
-    }
     if (kSigned) {
       constexpr int kCycles = 32 * kUsed;
       correct(a, stage + BStage<kWords>::kBits,
@@ -122,20 +107,20 @@ struct Consumer {
     wgmma_wait<0>();
   }
 
-  __device__ __forceinline__ void multiply(int prefixes, bool more) {
-    if (!filled) ring.wait_full();
+  __device__ __forceinline__ void multiply(int prefixes) {
+    ring.wait_full();
     constexpr int kEach = Order::kPrefixWords;
     if constexpr (kKind != Rows::sorted) {
-      multiply_words<kWords>(more);
+      multiply_words<kWords>();
     } else if (prefixes <= 1) {
-      multiply_words<kEach>(more);
+      multiply_words<kEach>();
     } else if (prefixes == 2) {
-      multiply_words<2 * kEach>(more);
+      multiply_words<2 * kEach>();
     } else if constexpr (Order::kPrefixes > 2) {
       if (prefixes == 3) {
-        multiply_words<3 * kEach>(more);
+        multiply_words<3 * kEach>();
       } else {
-        multiply_words<4 * kEach>(more);
+        multiply_words<4 * kEach>();
       }
     }
     if (threadIdx.x % 32 == 0) ring.release(ring.slot);
@@ -154,7 +139,7 @@ struct Consumer {
     acc.clear();
     pin(sums());
     for (int64_t stage = k.first; stage < k.last; ++stage) {
-      multiply(used, stage + 1 < k.last);
+      multiply(used);
       if (--left > 0) continue;
       pin(sums());
       const TileAt at{item.batch, warp_row, item.first_column};
