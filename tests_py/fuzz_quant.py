@@ -184,7 +184,7 @@ def call_classifier(draw):
         size = draw.choice((0, -1, 1, 2, 3, 2**63 - 1))
         weight = draw.tensor((max(1, size if abs(size) < 9 else 1) * draw.size(5), draw.size(6)))
         args = (weight, size, draw.choice((0.0, 1.0, draw.random())))
-        levels = draw.choice((2, 3, 5, draw.randint(2, 5), 1, 4098, 2**40))
+        levels = draw.choice((2, 3, 5, draw.randint(2, 5), 4097))
         check(
             draw,
             lambda *args: ops.classify_groups_by_range(*args, levels),

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from scmp_kernels import prepare, sc_conv2d, sc_matmul
+from scmp_kernels import mp, prepare, quant, sc_conv2d, sc_matmul
 from scmp_kernels.sc.config_helpers import make_sobol_altseed_config
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -59,9 +59,19 @@ class Model(torch.nn.Module):
         self.register_buffer("weight", torch.randn(6, 16))
         self.register_buffer("kernels", torch.randn(4, 1, 3, 3))
         self.register_buffer("scales", torch.rand(16) + 0.5)
+        self.register_buffer("lengths", torch.tensor([256, 64, 0]))
 
     def forward(self, x):
-        y = torch.ops.scmp.sc_matmul(x, self.weight, chunk_d=5, smooth_scales=self.scales)
+        levels = torch.ops.scmp.classify_rows_by_metric(
+            torch.ops.scmp.compute_row_metric(x, "amax"), [0.4, 0.4, 0.2]
+        )
+        y = torch.ops.scmp.sc_matmul(
+            x,
+            self.weight,
+            chunk_d=5,
+            smooth_scales=self.scales,
+            row_stoc_len=self.lengths[levels],
+        )
         image = torch.ops.scmp.sc_conv2d(y[None, None], self.kernels, None, padding=[1, 1])
         return torch.ops.scmp.sc_matmul(image[0, 0], image[0, 1], mode="unipolar", stoc_len=50)
 
@@ -89,16 +99,21 @@ def test_a_torchscript_model(programs, tmp_path):
 
 
 class Functions(torch.nn.Module):
-    """The Python functions as users call them, a prepared weight among them."""
+    """The Python functions as users call them: prepared weights, lengths by row, SmoothQuant."""
 
     def __init__(self):
         super().__init__()
         self.weight = prepare(torch.randn(6, 16), chunk_d=5)
-        self.register_buffer("taps", torch.randn(4, 1, 3, 3))
+        self.taps = prepare(torch.randn(4, 1, 3, 3))
+        self.register_buffer("scales", torch.rand(16) + 0.5)
         self.config = make_sobol_altseed_config(6, 6)
 
     def forward(self, x):
-        image = sc_conv2d(sc_matmul(x, self.weight)[None, None], self.taps, padding="same")
+        x, _ = quant.apply_smoothing(x, x, self.scales)
+        metric = mp.compute_row_metric(x)
+        rows = mp.classify_rows_by_metric(metric, [256, 64, 0], [0.4, 0.4, 0.2])
+        y = sc_matmul(x, self.weight, stoc_len=rows.row_stoc_len)
+        image = sc_conv2d(y[None, None], self.taps, padding="same")
         scale, q, _ = torch.ops.scmp.grouped_symmetric_quant(image[0, 0], 1, 127)
         return sc_matmul(q * scale[:, None], image[0, 1], config=self.config)
 
