@@ -1,5 +1,7 @@
 """convert and revert: what is swapped, what computes what, and what is refused."""
 
+import gc
+
 import pytest
 import torch
 from nn_cases import (  # noqa: F401  (a fixture)
@@ -205,3 +207,11 @@ def test_attention_that_does_not_go_through_the_function():
     ):
         convert(m)
     convert(m, attention=False)
+
+
+def test_a_model_that_is_dropped_leaves_torch_as_it_was():
+    model = convert(Attention())
+    assert F.scaled_dot_product_attention is not TORCH_ATTENTION
+    del model
+    gc.collect()
+    assert F.scaled_dot_product_attention is TORCH_ATTENTION

@@ -19,7 +19,7 @@ from scmp_kernels.nn.config import SCConfig
 
 _float_attention = F.scaled_dot_product_attention
 _scopes: "weakref.WeakSet[Scope | observed]" = weakref.WeakSet()
-_lock = threading.Lock()
+_lock = threading.RLock()  # a scope may be collected while its thread holds it
 _installed = False
 
 
@@ -50,11 +50,12 @@ def _install() -> None:
     """Put the function where it belongs: in torch if there are scopes, else out of it."""
     global _float_attention, _installed
     with _lock:
-        if _scopes and not _installed:
+        some = any(True for _ in _scopes)  # of those that are alive
+        if some and not _installed:
             _float_attention = F.scaled_dot_product_attention
             F.scaled_dot_product_attention = _attention  # type: ignore[assignment]
             _installed = True
-        elif _installed and not _scopes and F.scaled_dot_product_attention is _attention:
+        elif _installed and not some and F.scaled_dot_product_attention is _attention:
             F.scaled_dot_product_attention = _float_attention
             _installed = False
 
@@ -77,6 +78,7 @@ class Scope:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         _scopes.add(self)
+        weakref.finalize(self, _install).atexit = False  # models that nobody reverted
         _install()
 
     @property
