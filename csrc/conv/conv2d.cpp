@@ -60,7 +60,7 @@ at::Tensor sc_conv2d(const at::Tensor& input, const at::Tensor& weight,
   const MatmulArgs args{granularity,
                         mode,
                         sc_prec,
-                        {stoc_len, present(row_stoc_len), present(rung_table), level_lens},
+                        length_args(stoc_len, row_stoc_len, rung_table, level_lens),
                         chunk_d,
                         group_a,
                         group_b,
@@ -90,8 +90,8 @@ at::Tensor sc_conv2d_prepared(const at::Tensor& input, at::TensorList weight, c1
   Geometry g = check_geometry(op, x, shape_of(op, *spec), bias, stride, dilation, spec->batches());
   set_padding(op, g, padding);
   const c10::SymInt height = out_size(op, x, g, 0), width = out_size(op, x, g, 1);
-  const PreparedArgs args{
-      text, group_a, {stoc_len, present(row_stoc_len), present(rung_table), level_lens}};
+  const PreparedArgs args{text, group_a,
+                          length_args(stoc_len, row_stoc_len, rung_table, level_lens)};
   const at::Tensor y =
       one_operator(x, {})
           ? call_conv2d_products(x, weight, g, args)

@@ -5,7 +5,6 @@
 #include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/full_like.h>
 #include <ATen/ops/im2col.h>
-#include <ATen/ops/stack.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 
@@ -91,15 +90,18 @@ at::Tensor depthwise_products(const char* op, const at::Tensor& x, const at::Ten
       .transpose(1, 2);
 }
 
-// Rows of one group of channels: (B * positions, columns).
-at::Tensor group_rows(const at::Tensor& x, const Geometry& g, int64_t group,
-                      const c10::SymInt& positions) {
-  const c10::SymInt channels = x.sym_size(1) / g.groups;
-  const c10::SymInt rows = x.sym_size(0) * positions;
-  if (channels == 0) return at::zeros_symint({rows, 0}, x.options());
-  const at::Tensor part =
-      g.groups == 1 ? x : x.slice_symint(1, channels * group, channels * (group + 1));
-  return lower(part, g).reshape_symint({rows, channels * (g.taps())});
+// Rows of every group of channels: (groups, B * positions, columns).
+at::Tensor group_rows(const at::Tensor& x, const Geometry& g, const c10::SymInt& positions) {
+  const c10::SymInt batch = x.sym_size(0), channels = x.sym_size(1) / g.groups;
+  const c10::SymInt rows = batch * positions;
+  if (channels == 0) return at::zeros_symint({g.groups, rows, 0}, x.options());
+  at::Tensor images = x;
+  if (g.groups > 1) {  // groups before images, as images of their own
+    images = x.reshape_symint({batch, g.groups, channels, x.sym_size(2), x.sym_size(3)})
+                 .transpose(0, 1)
+                 .reshape_symint({g.groups * batch, channels, x.sym_size(2), x.sym_size(3)});
+  }
+  return lower(images, g).reshape_symint({g.groups, rows, channels * g.taps()});
 }
 
 }  // namespace
@@ -116,13 +118,15 @@ void check_lowered_scales(const char* op, const std::optional<at::Tensor>& scale
 at::Tensor lowered_products(const char* op, const at::Tensor& x, const at::Tensor& weight,
                             const Geometry& g, const MatmulArgs& k, const c10::SymInt& positions) {
   const c10::SymInt in = x.sym_size(1), out = weight.sym_size(0);
-  const int64_t taps = g.taps();
   const std::optional<at::Tensor>& smooth_scales = k.smooth_scales;
   check_lowered_scales(op, smooth_scales, in, g);
   if (depthwise(g, in, out)) {
     return depthwise_products(op, x, weight, g, k, positions);
   }
-  const c10::SymInt width = in / g.groups * taps, out_group = out / g.groups;
+  const c10::SymInt in_group = in / g.groups, out_group = out / g.groups;
+  const c10::SymInt width = in_group * g.taps();
+  Geometry one = g;  // group by group: one's rows are there at a time
+  one.groups = 1;
   std::vector<at::Tensor> parts;
   for (int64_t i = 0; i < g.groups; ++i) {
     const at::Tensor wg =
@@ -130,27 +134,25 @@ at::Tensor lowered_products(const char* op, const at::Tensor& x, const at::Tenso
     MatmulArgs part = k;
     if (smooth_scales)
       part.smooth_scales = smooth_scales->slice_symint(0, width * i, width * (i + 1));
-    const at::Tensor rows = group_rows(x, g, i, positions);
+    const at::Tensor xg = g.groups == 1 ? x : x.slice_symint(1, in_group * i, in_group * (i + 1));
+    const at::Tensor rows = group_rows(xg, one, positions).select(0, 0);
     parts.push_back(call_sc_matmul(rows, wg.reshape_symint({out_group, width}), part)
                         .reshape_symint({x.sym_size(0), positions, out_group}));
   }
   return parts.size() == 1 ? parts[0] : at::cat(parts, 2);
 }
 
-// With groups it is one 3D product whose batch entries are the
-// groups: bits of the products of each, as rows share a scale within a batch entry at most. A
-// depthwise convolution starts its groups of rows anew with every image.
+// With groups it is one 3D product whose batch entries are the groups: bits of the products of
+// each, as rows share a scale within a batch entry at most. A depthwise convolution starts its
+// groups of rows anew with every image.
 at::Tensor lowered_products(const char* op, const at::Tensor& x, at::TensorList weight,
                             const Geometry& g, const PreparedArgs& k, int64_t out_group,
                             const c10::SymInt& positions) {
   const c10::SymInt batch = x.sym_size(0);
+  const at::Tensor a = group_rows(x, g, positions);
   if (g.groups == 1) {
-    return call_prepared(group_rows(x, g, 0, positions), weight, k)
-        .reshape_symint({batch, positions, out_group});
+    return call_prepared(a.select(0, 0), weight, k).reshape_symint({batch, positions, out_group});
   }
-  std::vector<at::Tensor> rows;
-  for (int64_t i = 0; i < g.groups; ++i) rows.push_back(group_rows(x, g, i, positions));
-  const at::Tensor a = at::stack(rows);  // (groups, B * positions, columns)
   PreparedArgs args = k;
   TORCH_CHECK_VALUE(!k.lengths.rung_table, op,
                     ": rung_table does not apply to a prepared weight with groups > 1, whose "

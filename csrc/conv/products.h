@@ -33,17 +33,9 @@ at::Tensor conv2d_kernel(const at::Tensor& x, const at::Tensor& weight, at::IntA
   Geometry g = check_geometry(op, x, shape, std::nullopt, stride, dilation, groups);
   set_padding(op, g, padding);
   return kernel(x, weight, g,
-                {granularity,
-                 mode,
-                 sc_prec,
-                 {stoc_len, present(row_stoc_len), present(rung_table), level_lens},
-                 chunk_d,
-                 group_a,
-                 group_b,
-                 rng_levels,
-                 config,
-                 halve_bipolar_stoc_len,
-                 present(smooth_scales)});
+                {granularity, mode, sc_prec,
+                 length_args(stoc_len, row_stoc_len, rung_table, level_lens), chunk_d, group_a,
+                 group_b, rng_levels, config, halve_bipolar_stoc_len, present(smooth_scales)});
 }
 
 template <at::Tensor (*kernel)(const at::Tensor&, at::TensorList, const PreparedSpec&,
@@ -60,9 +52,8 @@ at::Tensor conv2d_prepared_kernel(const at::Tensor& x, at::TensorList weight, c1
   Geometry g =
       check_geometry(op, x, shape_of(op, *spec), std::nullopt, stride, dilation, spec->batches());
   set_padding(op, g, padding);
-  return kernel(
-      x, weight, *spec, g,
-      {text, group_a, {stoc_len, present(row_stoc_len), present(rung_table), level_lens}});
+  return kernel(x, weight, *spec, g,
+                {text, group_a, length_args(stoc_len, row_stoc_len, rung_table, level_lens)});
 }
 
 }  // namespace scmp

@@ -25,6 +25,14 @@ inline std::optional<at::Tensor> present(const std::optional<at::Tensor>& x) {
   return x && x->defined() ? x : std::nullopt;
 }
 
+/// The arguments as the operators' kernels get them.
+inline LengthArgs length_args(std::optional<int64_t> stoc_len,
+                              const std::optional<at::Tensor>& row_stoc_len,
+                              const std::optional<at::Tensor>& rung_table,
+                              at::OptionalIntArrayRef level_lens) {
+  return {stoc_len, present(row_stoc_len), present(rung_table), level_lens};
+}
+
 /// Raises ValueError where forms are mixed, or types, shapes or levels do not fit operand a.
 /// Lengths lie in 0..limit. What can be known without the tensors' values.
 void check_row_lengths(const char* op, const at::Tensor& a, const LengthArgs& lengths,

@@ -41,17 +41,9 @@ at::Tensor sc_matmul_kernel(const at::Tensor& a, const at::Tensor& b, c10::strin
                             const std::optional<at::Tensor>& rung_table,
                             at::OptionalIntArrayRef level_lens) {
   return kernel(a, b,
-                {granularity,
-                 mode,
-                 sc_prec,
-                 {stoc_len, present(row_stoc_len), present(rung_table), level_lens},
-                 chunk_d,
-                 group_a,
-                 group_b,
-                 rng_levels,
-                 config,
-                 halve_bipolar_stoc_len,
-                 present(smooth_scales)});
+                {granularity, mode, sc_prec,
+                 length_args(stoc_len, row_stoc_len, rung_table, level_lens), chunk_d, group_a,
+                 group_b, rng_levels, config, halve_bipolar_stoc_len, present(smooth_scales)});
 }
 
 /// The operator through the dispatcher, `args` after its operands.
@@ -111,7 +103,7 @@ std::vector<at::Tensor> prepare_kernel(const at::Tensor& b, c10::string_view gra
   const MatmulArgs args{granularity,
                         mode,
                         sc_prec,
-                        {},
+                        LengthArgs(),
                         chunk_d,
                         1,
                         group_b,
@@ -152,8 +144,7 @@ at::Tensor prepared_kernel(const at::Tensor& a, at::TensorList b, c10::string_vi
                            const std::optional<at::Tensor>& row_stoc_len,
                            const std::optional<at::Tensor>& rung_table,
                            at::OptionalIntArrayRef level_lens) {
-  return kernel(
-      a, b, {spec, group_a, {stoc_len, present(row_stoc_len), present(rung_table), level_lens}});
+  return kernel(a, b, {spec, group_a, length_args(stoc_len, row_stoc_len, rung_table, level_lens)});
 }
 
 /// The operator through the dispatcher.

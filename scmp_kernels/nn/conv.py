@@ -78,11 +78,7 @@ class SCConv2d(SCWeight, nn.Conv2d):
         )
         has_bias, channels = conv.bias is not None, (conv.in_channels, conv.out_channels)
         new = cls(*channels, *geometry, has_bias, conv.padding_mode, "meta", config=config)
-        new = cls._take_over(conv, new)
-        if smooth_scales is not None:
-            new.set_smooth_scales(smooth_scales)
-            new.prepare()
-        return new
+        return cls._take_over(conv, new, smooth_scales)
 
     def _columns(self) -> int:
         return self.in_channels * self.kernel_size[0] * self.kernel_size[1]

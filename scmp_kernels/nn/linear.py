@@ -56,11 +56,7 @@ class SCLinear(SCWeight, nn.Linear):
         """
         has_bias = linear.bias is not None
         new = cls(linear.in_features, linear.out_features, has_bias, "meta", config=config)
-        new = cls._take_over(linear, new)
-        if smooth_scales is not None:
-            new.set_smooth_scales(smooth_scales)
-            new.prepare()
-        return new
+        return cls._take_over(linear, new, smooth_scales)
 
     def _columns(self) -> int:
         return self.in_features

@@ -121,10 +121,11 @@ class SCWeight(_Layer):
         self.smooth_scales, self._held = scales, None
 
     @classmethod
-    def _take_over(cls, twin: Any, new: _Twin) -> _Twin:
-        """`new` with the parameters and the mode of `twin`, prepared."""
+    def _take_over(cls, twin: Any, new: _Twin, smooth_scales: torch.Tensor | None) -> _Twin:
+        """`new` with the parameters and the mode of `twin`, and the scales, prepared."""
         new.weight, new.bias = twin.weight, twin.bias
         torch.nn.Module.train(new, twin.training)
+        new.set_smooth_scales(smooth_scales)
         new.prepare()
         return new
 

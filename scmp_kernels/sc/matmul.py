@@ -67,17 +67,17 @@ def sc_matmul(
         ValueError: an argument, the config or an environment variable does not fit; the text names
             it, what is allowed and what came.
     """
+    knobs = {
+        "granularity": granularity,
+        "mode": mode,
+        "sc_prec": sc_prec,
+        "chunk_d": chunk_d,
+        "group_b": group_b,
+        "rng_levels": rng_levels,
+        "config": config,
+        "halve_bipolar_stoc_len": halve_bipolar_stoc_len,
+    }
     if isinstance(b, Prepared):
-        knobs = {
-            "granularity": granularity,
-            "mode": mode,
-            "sc_prec": sc_prec,
-            "chunk_d": chunk_d,
-            "group_b": group_b,
-            "rng_levels": rng_levels,
-            "config": config,
-            "halve_bipolar_stoc_len": halve_bipolar_stoc_len,
-        }
         b.check_knobs("sc_matmul", knobs, smooth_scales)
         lengths = length_arguments(
             "sc_matmul", a, stoc_len, rung_table, level_lens, b.longest_stream()
@@ -85,19 +85,9 @@ def sc_matmul(
         return torch.ops.scmp.sc_matmul.prepared(
             a, b.tensors, b.call_spec(), group_a=group_a, **lengths
         )
+    knobs["config"] = None if config is None else config_argument(config)
     longest = longest_stream(sc_prec, mode, halve_bipolar_stoc_len)
+    lengths = length_arguments("sc_matmul", a, stoc_len, rung_table, level_lens, longest)
     return torch.ops.scmp.sc_matmul.default(
-        a,
-        b,
-        granularity,
-        mode=mode,
-        sc_prec=sc_prec,
-        chunk_d=chunk_d,
-        group_a=group_a,
-        group_b=group_b,
-        rng_levels=rng_levels,
-        config=None if config is None else config_argument(config),
-        halve_bipolar_stoc_len=halve_bipolar_stoc_len,
-        smooth_scales=smooth_scales,
-        **length_arguments("sc_matmul", a, stoc_len, rung_table, level_lens, longest),
+        a, b, group_a=group_a, smooth_scales=smooth_scales, **knobs, **lengths
     )

@@ -240,12 +240,9 @@ void depthwise_conv2d(const DepthwiseArgs& given, cudaStream_t stream) {
   const auto blocks = static_cast<unsigned>(args.images * q.source.batches * tiles);
   const auto bytes = static_cast<size_t>(Tables::bytes(args));
   const Window& w = q.window;
-  const auto near = [](int64_t steps, int64_t stride) {
-    return stride >= 0 && steps * stride < (int64_t{1} << 29);
-  };
   const bool three = w.taps == 9 && w.kernel_x == 3 &&
-                     near(2 * int64_t{w.dilation_y}, w.y_stride) &&
-                     near(2 * int64_t{w.dilation_x}, w.x_stride);
+                     within_reach(2 * int64_t{w.dilation_y}, w.y_stride) &&
+                     within_reach(2 * int64_t{w.dilation_x}, w.x_stride);
   const auto launch = [&](auto dtype) {
     constexpr DType kDType = decltype(dtype)::value;
     const auto kernel = three ? depthwise_kernel<kDType, true> : depthwise_kernel<kDType, false>;

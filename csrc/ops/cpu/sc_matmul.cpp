@@ -227,17 +227,8 @@ std::string prepare_spec_any(at::IntArrayRef shape, c10::string_view granularity
                              const std::optional<at::Tensor>& smooth_scales, bool /*expand*/,
                              int64_t groups) {
   return prepare_spec(shape,
-                      {granularity,
-                       mode,
-                       sc_prec,
-                       {},
-                       chunk_d,
-                       1,
-                       group_b,
-                       rng_levels,
-                       config,
-                       halve_bipolar_stoc_len,
-                       present(smooth_scales)},
+                      {granularity, mode, sc_prec, LengthArgs(), chunk_d, 1, group_b, rng_levels,
+                       config, halve_bipolar_stoc_len, present(smooth_scales)},
                       groups);
 }
 

@@ -16,6 +16,11 @@ enum class RangeFrom {
   argument  // one fixed affine map
 };
 
+/// Whether `steps` times `stride` elements stay well within 32 bits, forwards.
+inline bool within_reach(int64_t steps, int64_t stride) {
+  return stride >= 0 && (stride == 0 || steps <= (int64_t{1} << 29) / stride);
+}
+
 /// Codes of operand a: the K axis is cut into stages of `positions` columns, never across a chunk;
 /// what a short last chunk leaves of its stages is 0 or unwritten, and meets zeros of b. Each stage
 /// a (rows_padded, positions) int16 matrix. Operand b's codes keep its own order, (batches, rows,

@@ -162,14 +162,12 @@ inline bool usual_windows(const QuantizeArgs& q) {
   const int64_t reach_y = int64_t{w.taps / w.kernel_x - 1} * w.dilation_y;
   const int64_t reach_x = int64_t{w.kernel_x - 1} * w.dilation_x;
   const int64_t channels = q.source.dim / w.taps;
-  const auto far = [](int64_t steps, int64_t stride) {
-    return stride < 0 || (stride > 0 && steps > (int64_t{1} << 29) / stride);
-  };
   return !q.scheme.unipolar && q.scheme.rounding != Rounding::tensor && q.multiplier != 0 &&
          q.range_from == RangeFrom::segment && q.source.smoothing == Smoothing::none && !q.sums &&
          (q.output == Output::staged_cycles || q.output == Output::signed_codes) &&
-         reach_y < (1 << 16) && reach_x < (1 << 16) && !far(channels, w.channel_stride) &&
-         !far(reach_y, w.y_stride) && !far(reach_x, w.x_stride) && column_bytes(q) <= kColumnBytes;
+         reach_y < (1 << 16) && reach_x < (1 << 16) && within_reach(channels, w.channel_stride) &&
+         within_reach(reach_y, w.y_stride) && within_reach(reach_x, w.x_stride) &&
+         column_bytes(q) <= kColumnBytes;
 }
 
 inline void quantize_windows(const QuantizeArgs& q, cudaStream_t stream) {
