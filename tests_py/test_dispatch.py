@@ -226,13 +226,6 @@ def test_inference_mode():
     assert torch.equal(out, sc_matmul(a, b))
 
 
-@pytest.mark.filterwarnings("ignore:There is a performance drop")
-def test_vmap_gives_the_bits_of_a_loop():
-    a, b = randn(3, 5, 16), randn(6, 16, seed=1)
-    expected = torch.stack([sc_matmul(x, b) for x in a])
-    assert torch.equal(torch.vmap(lambda x: sc_matmul(x, b))(a), expected)
-
-
 @pytest.mark.parametrize("dtypes", list(itertools.product(DTYPES, DTYPES)))
 def test_operands_may_differ_in_dtype(dtypes):
     a, b = (x.to(dtype) for x, dtype in zip(operands(), dtypes, strict=True))

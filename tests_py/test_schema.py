@@ -155,6 +155,11 @@ def test_every_operator_has_every_kernel(name, key):
     assert torch._C._dispatch_has_kernel_for_dispatch_key(name, key)
 
 
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_every_operator_has_a_kernel_for_vmap(name):
+    assert torch._C._dispatch_has_kernel_for_dispatch_key(name, "FuncTorchBatched")
+
+
 # --- names ---------------------------------------------------------------------------------------
 
 QUANTIZERS = ["fused_quantize_bipolar", "fused_quantize_bipolar_perrow", "fused_quantize_unipolar"]

@@ -1,6 +1,7 @@
 """Every operator under torch.vmap, autocast, inference mode and fake tensors.
 
-What test_dispatch.py and test_compile.py have of sc_matmul and the quantizers is not repeated.
+What test_dispatch.py and test_compile.py have of sc_matmul and the quantizers is not repeated;
+test_vmap.py has what is about torch.vmap alone.
 """
 
 import pytest
@@ -16,7 +17,7 @@ OPS = torch.ops.scmp
 CONFIG = StreamConfig(make_config(1, positions=16, prec=8))
 A, B, SCALES = randn(5, 16), randn(6, 16, seed=1), torch.linspace(0.5, 2, 16)
 X, WEIGHT, DEPTHWISE = randn(2, 3, 6, 5), randn(4, 3, 3, 3, seed=1), randn(3, 1, 3, 3, seed=2)
-PREPARED = prepare(B, chunk_d=5)
+PREPARED, PREPARED_WEIGHT = prepare(B, chunk_d=5), prepare(WEIGHT)
 METRIC = randn(9).abs()
 
 # A tensor that may have a batch in front, and what is done with it.
@@ -36,6 +37,8 @@ CALLS = {
     "conv2d-same": (X, lambda x: sc_conv2d(x, WEIGHT, padding="same", dilation=2)),
     "conv2d-weight": (WEIGHT, lambda w: sc_conv2d(X, w, stride=2)),
     "conv2d-depthwise": (X, lambda x: sc_conv2d(x, DEPTHWISE, groups=3)),
+    "conv2d-prepared": (X, lambda x: sc_conv2d(x, PREPARED_WEIGHT, stride=2)),
+    "conv2d-prepared-same": (X, lambda x: sc_conv2d(x, PREPARED_WEIGHT, padding="same")),
     "lowered-rows": (X, lambda x: conv2d_lowered_rows(x, WEIGHT, padding=1)),
     "bipolar": (A, lambda x: quant.fused_quantize_bipolar(x, 2.0, 8)[:2]),
     "perrow": (A, lambda x: quant.fused_quantize_bipolar_perrow(x, 8, 100)),
@@ -51,11 +54,10 @@ CALLS = {
     "by-metric": (METRIC, lambda m: OPS.classify_rows_by_metric(m, [0.5, 0.3, 0.2])),
     "adaptive": (METRIC, lambda m: OPS.adaptive_classify_rows(m, None, [0.7, 0.2])),
     "by-range": (B, lambda w: OPS.classify_groups_by_range(w, 2, 0.3, 3)),
+    "prepare": (B, lambda b: OPS.prepare(b, chunk_d=5, smooth_scales=SCALES)),
     "expand-prepared": (PREPARED.codes, lambda c: expanded(c)),
 }
 MATMULS = [name for name in CALLS if name.startswith(("matmul", "prepared"))]
-# A list of tensors or an optional result: torch's fallback, a loop, does not take them.
-NO_FALLBACK = ("prepared", "unipolar", "expand-prepared")
 every_call = pytest.mark.parametrize("name", CALLS)
 
 
@@ -75,8 +77,10 @@ def assert_same(actual, expected):
             assert x == y
 
 
-@pytest.mark.parametrize("name", [name for name in CALLS if name not in NO_FALLBACK])
+@pytest.mark.filterwarnings("error")
+@every_call
 def test_vmap_gives_the_bits_of_a_loop(name):
+    """Without torch's warning of an operator that it has no batching rule for."""
     x, call = CALLS[name]
     batch = torch.stack([x, x.flip(0), x.roll(1, -1)])
     loop = [outputs(call(one)) for one in batch]
@@ -84,28 +88,6 @@ def test_vmap_gives_the_bits_of_a_loop(name):
     assert_same(torch.vmap(call)(batch), expected)
     last = torch.vmap(call, in_dims=-1)(batch.movedim(0, -1).contiguous())
     assert_same(last, expected)
-
-
-def test_vmap_over_both_operands_is_the_batched_call():
-    a, b = randn(3, 5, 16), randn(3, 6, 16, seed=1)
-    assert_same(torch.vmap(sc_matmul)(a, b), sc_matmul(a, b))
-    weights = randn(3, 4, 3, 3, 3, seed=1)
-    expected = torch.stack([sc_conv2d(X, weight) for weight in weights])
-    assert_same(torch.vmap(lambda w: sc_conv2d(X, w))(weights), expected)
-    nested = torch.vmap(torch.vmap(sc_matmul, (0, None)), (None, 0))(a, b)
-    assert_same(nested, torch.stack([torch.stack([sc_matmul(x, y) for x in a]) for y in b]))
-
-
-@pytest.mark.parametrize("name", NO_FALLBACK)
-def test_vmap_says_what_it_cannot(name):
-    x, call = CALLS[name]
-    with pytest.raises(RuntimeError, match="^Batching rule not implemented for scmp::"):
-        torch.vmap(call)(x[None])
-
-
-def test_vmap_passes_errors_on():
-    with pytest.raises(ValueError, match="stoc_len must be in"):
-        torch.vmap(lambda a: sc_matmul(a, B, stoc_len=300))(A[None])
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

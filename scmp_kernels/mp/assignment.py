@@ -5,8 +5,8 @@ from typing import Any
 
 import torch
 
-from scmp_kernels.mp.checks import check_dict, check_level_count, check_levels
-from scmp_kernels.sc.config import is_recording
+from scmp_kernels.mp.checks import check_dict, check_level_count, check_levels, check_readable
+from scmp_kernels.sc.config import is_recording, is_transformed
 from scmp_kernels.sc.rng import one_line
 
 _OWNER = "RowAssignment"
@@ -22,6 +22,14 @@ def _check_rows(name: str, value: Any) -> torch.Tensor:
         )
         raise ValueError(f"{_OWNER}: {name} must be a 1D int64 tensor, got {shown}")
     return value
+
+
+def _has_values(*tensors: torch.Tensor) -> bool:
+    """Whether all are on the CPU with values to look at: not where a graph is recorded, nor in
+    torch.vmap."""
+    return not is_recording() and not any(
+        x.device.type != "cpu" or is_transformed(x) for x in tensors
+    )
 
 
 class RowAssignment:
@@ -54,7 +62,7 @@ class RowAssignment:
                 f"{_OWNER}: level_row_indices must have {self.row_levels.numel()} rows as "
                 f"row_levels has, got {count}"
             )
-        if all(rows.device.type == "cpu" for rows in (self.row_levels, *indices.values())):
+        if _has_values(self.row_levels, *indices.values()):
             self._check_indices(indices)
         self._indices = dict(zip(self.stoc_len_levels, indices.values(), strict=True))
 
@@ -93,8 +101,7 @@ class RowAssignment:
         self.row_levels = _check_rows("row_levels", row_levels)
         self.stoc_len_levels = check_levels(_OWNER, name, levels)
         check_level_count(_OWNER, name, self.stoc_len_levels, 1)
-        # A graph that is being recorded has no values to look at.
-        if row_levels.device.type == "cpu" and not is_recording() and row_levels.numel():
+        if _has_values(row_levels) and row_levels.numel():
             low, high = (int(value) for value in row_levels.aminmax())
             last = len(self.stoc_len_levels) - 1
             if low < 0 or high > last:
@@ -125,6 +132,7 @@ class RowAssignment:
         """
         if self._indices is None:
             order = self._order
+            check_readable(_OWNER, "row_levels", self.row_levels)
             if order is None:
                 order = self.row_levels.argsort(stable=True)
             rows = order.split(self.level_counts().tolist())

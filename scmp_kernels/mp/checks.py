@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from scmp_kernels.sc.config import is_transformed
 from scmp_kernels.sc.rng import check_integer, one_line
 
 MAX_LEVEL = 2**31 - 1
@@ -32,6 +33,16 @@ def check_dict(owner: str, name: str, value: Any) -> Mapping[Any, Any]:
     if not isinstance(value, Mapping):
         raise ValueError(f"{owner}: {name} must be a dict, got {one_line(value)}")
     return value
+
+
+def check_readable(owner: str, name: str, tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor that the host can read as it is: one that stands for no batch of others."""
+    if is_transformed(tensor):
+        raise ValueError(
+            f"{owner}: {name} must be a tensor outside torch.vmap, since its values are read, "
+            "got one inside"
+        )
+    return tensor
 
 
 def check_bool(owner: str, name: str, value: Any) -> bool:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from scmp_kernels.mp.assignment import RowAssignment
-from scmp_kernels.mp.checks import check_list, check_unit
+from scmp_kernels.mp.checks import check_list, check_readable, check_unit
 
 if TYPE_CHECKING:
     from scmp_kernels.mp.config import AdaptiveMPConfig, RangeMPConfig
@@ -120,12 +120,15 @@ def classify_groups_by_range(
         operator: whose threshold of the config applies.
 
     Returns:
-        list of O / group_size lengths in cycles. This waits for the device.
+        list of O / group_size lengths in cycles. This waits for the device, and works not in
+        torch.vmap: ``torch.ops.scmp.classify_groups_by_range`` does.
 
     Raises:
         ValueError: an argument does not fit.
     """
     levels = list(config.stoc_len_levels)
     threshold = config.get_threshold(operator)
+    if isinstance(weight, torch.Tensor):
+        check_readable("classify_groups_by_range", "weight", weight)
     found = torch.ops.scmp.classify_groups_by_range(weight, group_size, threshold, len(levels))
     return [levels[level] for level in found.tolist()]

@@ -10,7 +10,7 @@ import torch
 
 from scmp_kernels.mp import plots
 from scmp_kernels.mp.assignment import RowAssignment
-from scmp_kernels.mp.checks import check_dict
+from scmp_kernels.mp.checks import check_dict, check_readable
 from scmp_kernels.mp.costs import CostSummary
 from scmp_kernels.mp.entries import check_tags, host_values
 from scmp_kernels.mp.files import prepare_path
@@ -98,6 +98,7 @@ class MPDistributionLogger:
         timestep, block_idx = check_tags(owner, timestep, block_idx, operator)
         total_rows = check_integer(owner, "total_rows", total_rows, 0)
         if isinstance(assignment, RowAssignment):
+            check_readable(owner, "assignment", assignment.row_levels)
             levels, counts = list(assignment.stoc_len_levels), assignment.level_counts()
         else:
             indices = getattr(assignment, "level_row_indices", None)

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from scmp_kernels.mp.checks import check_readable
 from scmp_kernels.sc.matmul import sc_matmul
 from scmp_kernels.sc.rng import one_line
 
@@ -17,6 +18,7 @@ def check_operands(owner: str, a: Any, b: Any, knobs: Mapping[str, Any]) -> None
     for name, value in (("a", a), ("b", b)):
         if not isinstance(value, torch.Tensor):
             raise ValueError(f"{owner}: {name} must be a tensor, got {type(value).__name__}")
+        check_readable(owner, name, value)
     fits = a.dim() == b.dim() in (2, 3) and a.shape[-1] == b.shape[-1]
     if not fits or a.shape[:-2] != b.shape[:-2]:
         raise ValueError(

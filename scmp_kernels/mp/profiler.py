@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from scmp_kernels.mp import plots
+from scmp_kernels.mp.checks import check_readable
 from scmp_kernels.mp.entries import check_tags, host_values
 from scmp_kernels.mp.files import prepare_path
 from scmp_kernels.sc.rng import one_line
@@ -135,6 +136,7 @@ class MetricProfiler:
         if not isinstance(metric, torch.Tensor) or metric.is_complex():
             shown = metric.dtype if isinstance(metric, torch.Tensor) else one_line(metric)
             raise ValueError(f"{owner}: metric must be a real tensor, got {shown}")
+        check_readable(owner, "metric", metric)
         entry = _Entry(timestep, block_idx, operator, metric.numel(), _statistics(metric))
         with cls._lock:
             cls._entries.append(entry)

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from scmp_kernels.mp.calls import Call, normalised_metric
-from scmp_kernels.mp.checks import check_level_count, check_levels, check_name
+from scmp_kernels.mp.checks import check_level_count, check_levels, check_name, check_readable
 from scmp_kernels.mp.classifiers import compute_row_metric
 from scmp_kernels.mp.measure import check_operands, measure_errors
 from scmp_kernels.mp.progress import check_progress, progress_bar
@@ -187,6 +187,7 @@ def _check_metric(owner: str, metric: Any, shape: tuple[int, ...]) -> torch.Tens
     if not isinstance(metric, torch.Tensor) or not metric.is_floating_point():
         shown = metric.dtype if isinstance(metric, torch.Tensor) else one_line(metric)
         raise ValueError(f"{owner}: metric must be a float tensor, got {shown}")
+    check_readable(owner, "metric", metric)
     if metric.shape != torch.Size(shape):
         raise ValueError(
             f"{owner}: metric must have shape {tuple(shape)}, got {tuple(metric.shape)}"

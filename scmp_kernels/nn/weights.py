@@ -7,7 +7,7 @@ import torch
 from torch.compiler import is_compiling
 
 from scmp_kernels.nn.config import SCConfig, check_config
-from scmp_kernels.sc.config import is_recording
+from scmp_kernels.sc.config import is_recording, is_transformed
 from scmp_kernels.sc.prepared import Prepared, prepare
 
 _ENVIRONMENT = ("SC_SCRAMBLE_MASKS", "SC_OWEN_MODE", "SC_DISABLE_OWEN", "SC_SCRAMBLE_RESCALE")
@@ -134,7 +134,7 @@ class SCWeight(_Layer):
     def _preparable(self) -> bool:
         """Whether `prepare` takes the weight, and its changes can be noticed."""
         sources = self._sources()
-        return not any(x.is_meta or x.is_inference() for x in sources)
+        return not any(is_transformed(x) or x.is_meta or x.is_inference() for x in sources)
 
     def _sources(self) -> list[torch.Tensor]:
         return [x for x in (self.weight, self.smooth_scales) if x is not None]

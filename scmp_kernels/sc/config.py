@@ -161,6 +161,12 @@ def is_recording():
     )
 
 
+def is_transformed(tensor):
+    """Whether a tensor stands for others in a torch.func transform (torch.vmap) that runs eagerly,
+    so that it has neither memory nor values of its own."""
+    return not _is_compiling() and torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+
+
 def config_argument(config):
     """Return what an operator takes as `config` for what its Python function was given.
 

@@ -6,6 +6,8 @@ from typing import Any
 import torch
 from torch.compiler import is_compiling
 
+from scmp_kernels.sc.config import is_transformed
+
 
 def longest_stream(sc_prec: int, mode: str, halve_bipolar_stoc_len: bool) -> int:
     """The most cycles that a stream can have under these knobs, checked or not."""
@@ -24,7 +26,7 @@ def _on_device(
     device = operand.device
     if values.device == device or values.device.type != "cpu" or device.type == "meta":
         return values
-    if values.numel() and not is_compiling():
+    if values.numel() and not (is_compiling() or is_transformed(values)):
         low, high = int(values.min()), int(values.max())
         if low < 0 or high > most:
             raise ValueError(

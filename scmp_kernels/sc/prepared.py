@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.compiler import is_compiling
 
-from scmp_kernels.sc.config import StreamConfig, config_argument, is_recording
+from scmp_kernels.sc.config import StreamConfig, config_argument, is_recording, is_transformed
 from scmp_kernels.sc.lengths import longest_stream
 from scmp_kernels.sc.rng import one_line
 
@@ -85,8 +85,9 @@ class Prepared(nn.Module):
         for name, tensor in zip(_BUFFERS, tensors, strict=False):
             self.register_buffer(name, tensor)
         self.expand = expand
-        self._expanded = tensors[len(_BUFFERS)] if len(tensors) > len(_BUFFERS) else None
-        self._expanded_from = self._codes_version()
+        self._expanded, self._expanded_from = None, None
+        if len(tensors) > len(_BUFFERS) and not is_transformed(self.codes):
+            self._expanded, self._expanded_from = tensors[len(_BUFFERS)], self._codes_version()
         self._take_spec(spec)
 
     def _take_spec(self, spec: str) -> None:
@@ -107,7 +108,7 @@ class Prepared(nn.Module):
     def tensors(self) -> list[torch.Tensor]:
         """What the operator takes as b."""
         tensors = [getattr(self, name) for name in _BUFFERS]
-        if self.expand and not is_compiling():
+        if self.expand and not (is_compiling() or is_transformed(self.codes)):
             tensors.append(self._current_bits(tensors))
         return tensors
 
