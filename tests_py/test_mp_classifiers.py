@@ -198,11 +198,6 @@ def arguments():
     yield OPS.classify_groups_by_range, (randn(6, 4), 2, 0.3, 3)
 
 
-@pytest.mark.parametrize(("op", "args"), list(arguments()))
-def test_opcheck(op, args):
-    torch.library.opcheck(op.default, args)
-
-
 @pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 @pytest.mark.parametrize(("op", "args"), list(arguments()))

@@ -49,13 +49,6 @@ def test_opcheck(kind):
     opcheck(OPS.sc_matmul.prepared, (a.requires_grad_(), stored, spec))
 
 
-def test_opcheck_prepare():
-    """Above all: its outputs are no views of its inputs."""
-    b, scales = randn(6, 16), torch.ones(16)
-    opcheck(OPS.prepare, (b,), {"smooth_scales": scales}, test_utils="test_schema")
-    opcheck(OPS.prepare, (b, "per_tensor"), {"expand": True}, test_utils="test_schema")
-
-
 @kinds
 def test_meta(kind):
     a, b = pair()

@@ -136,13 +136,6 @@ def arguments():
     yield ops.apply_smoothing_offline, (w, s)
 
 
-@pytest.mark.parametrize(("op", "args"), list(arguments()))
-def test_opcheck_and_compile(op, args):
-    torch.library.opcheck(op.default, args)
-    compiled = torch.compile(lambda *args: op(*args), fullgraph=True, dynamic=True)
-    torch.testing.assert_close(compiled(*args), op(*args), rtol=0, atol=0)
-
-
 @pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 @pytest.mark.parametrize(("op", "args"), list(arguments()))

@@ -137,18 +137,20 @@ at::Tensor classify_groups_by_range(const at::Tensor& weight, int64_t group_size
                     threshold);
   TORCH_CHECK_VALUE(levels >= 2 && levels <= kMostLevels, op, ": levels must be in [2, ",
                     kMostLevels, "], got ", levels);
-  const int64_t rows = weight.size(0);
+  const c10::SymInt rows = weight.sym_size(0);
   const auto options = weight.options().dtype(at::kLong);
   if (rows == 0) return at::zeros({0}, options);
-  const int64_t size = group_size <= 0 || group_size >= rows ? rows : group_size;
+  const c10::SymInt size = group_size <= 0 || rows <= group_size ? rows : group_size;
   TORCH_CHECK_VALUE(rows % size == 0, op, ": group_size must divide the ", rows,
                     " rows of weight, got ", group_size);
-  if (weight.sym_size(1) == 0) return at::zeros({rows / size}, options);
-  const at::Tensor values = weight.to(at::kFloat).reshape({rows / size, -1});
+  const c10::SymInt groups = rows / size;
+  if (weight.sym_size(1) == 0) return at::zeros_symint({groups}, options);
+  const at::Tensor values =
+      weight.to(at::kFloat).reshape_symint({groups, size * weight.sym_size(1)});
   const at::Tensor range = values.amax(-1) - values.amin(-1);
   const at::Tensor least = range.amin();
   const at::Tensor normalised = (range - least) / (range.amax() - least + 1e-8);
-  at::Tensor out = at::zeros({rows / size}, options);
+  at::Tensor out = at::zeros_symint({groups}, options);
   const double t = std::min(threshold, 0.95);
   for (int64_t k = 0; k + 1 < levels; ++k) {
     const auto boundary = static_cast<float>(t * static_cast<double>(levels - 1 - k) /

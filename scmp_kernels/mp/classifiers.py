@@ -4,12 +4,18 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
+from torch.compiler import is_compiling
 
 from scmp_kernels.mp.assignment import RowAssignment
 from scmp_kernels.mp.checks import check_list, check_readable, check_unit
 
 if TYPE_CHECKING:
     from scmp_kernels.mp.config import AdaptiveMPConfig, RangeMPConfig
+
+_NUMBERS = (
+    "classify_groups_by_range: it returns numbers, which a fullgraph region cannot hold: "
+    "torch.ops.scmp.classify_groups_by_range returns a tensor"
+)
 
 
 def _best_first(metric: torch.Tensor) -> torch.Tensor:
@@ -120,8 +126,8 @@ def classify_groups_by_range(
         operator: whose threshold of the config applies.
 
     Returns:
-        list of O / group_size lengths in cycles. This waits for the device, and works not in
-        torch.vmap: ``torch.ops.scmp.classify_groups_by_range`` does.
+        list of O / group_size lengths in cycles. This waits for the device, and works neither in
+        torch.vmap nor in a fullgraph region: ``torch.ops.scmp.classify_groups_by_range`` does.
 
     Raises:
         ValueError: an argument does not fit.
@@ -130,5 +136,7 @@ def classify_groups_by_range(
     threshold = config.get_threshold(operator)
     if isinstance(weight, torch.Tensor):
         check_readable("classify_groups_by_range", "weight", weight)
+    if is_compiling():
+        torch._dynamo.graph_break(msg=_NUMBERS)
     found = torch.ops.scmp.classify_groups_by_range(weight, group_size, threshold, len(levels))
     return [levels[level] for level in found.tolist()]
