@@ -18,8 +18,8 @@ class SCConv2d(SCWeight, nn.Conv2d):
     """``torch.nn.Conv2d`` whose products are `sc_conv2d`.
 
     The weight is prepared once, and again after it changes. Where it needs a gradient the plain,
-    straight-through product runs, with the same bits; so it does in depthwise convolutions, and
-    with groups where `prepare` does not take the config.
+    straight-through product runs, with the same bits; so it does with groups where `prepare` does
+    not take the config.
 
     Args:
         in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias,
@@ -96,9 +96,7 @@ class SCConv2d(SCWeight, nn.Conv2d):
             return super()._preparable()
         knobs = self.config
         fits = knobs.granularity == "per_row" and knobs.chunk_d == 0 and self.smooth_scales is None
-        # A depthwise weight is small, and its plain product faster than the prepared one.
-        depthwise = self.groups == self.in_channels == self.out_channels
-        return fits and not depthwise and super()._preparable()
+        return fits and super()._preparable()
 
     def _prepare_knobs(self):
         return {**super()._prepare_knobs(), "groups": self.groups}
