@@ -13,7 +13,8 @@ from support import assert_same_bits, environment, forced_on_cuda, on_cuda_kerne
 from test_cuda import on_cuda, to_cuda
 from test_cuda_streams import capture
 
-from scmp_kernels import _C, clear_rng_cache, prepare, sc_matmul
+from scmp_kernels import _C, SCConfig, clear_rng_cache, prepare, sc_matmul
+from scmp_kernels.nn import SCLinear
 
 pytestmark = [
     pytest.mark.cuda,
@@ -418,6 +419,22 @@ def test_reduce_overhead(expand):
     for seed in range(4):
         a = randn(70, 200, seed=seed)
         assert torch.equal(compiled(a.cuda()).cpu(), sc_matmul(a, b, **KNOBS) * 2)
+
+
+def test_reduce_overhead_of_a_layer_whose_weight_changes():
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    layer = SCLinear(200, 150, config=SCConfig(**KNOBS)).cuda().eval().requires_grad_(False)
+    compiled = torch.compile(layer, fullgraph=True, mode="reduce-overhead")
+    for seed in range(4):
+        a = randn(70, 200, seed=seed).cuda()
+        assert torch.equal(compiled(a), layer(a))
+    assert torch._dynamo.utils.counters["inductor"]["cudagraph_skips"] == 0
+    layer.weight.mul_(2)
+    with pytest.raises(ValueError, match="must be as they were prepared"):
+        compiled(a)
+    layer.eval()
+    assert torch.equal(compiled(a), layer(a))
 
 
 # --- graphs and streams --------------------------------------------------------------------------

@@ -72,6 +72,12 @@ def test_the_prepared_weight_is_in_the_graph():
     assert "sc_matmul_prepared" in graphs[0] or "sc_matmul.prepared" in graphs[0]
 
 
+def test_the_check_stays_outside_of_cuda_graphs():
+    """Where it would run once; and one that writes its inputs makes torch give up on the graph."""
+    layer()  # registers it
+    assert torch.Tag.cudagraph_unsafe in torch.ops.scmp_nn.check_prepared.default.tags
+
+
 CHANGES = {
     "in place": lambda m: m.weight.mul_(2),
     "data": lambda m: setattr(m.weight, "data", randn(6, 8)),

@@ -21,14 +21,18 @@ def _same(sources: list[torch.Tensor], aliases: list[torch.Tensor], versions: to
     )
 
 
-@torch.library.custom_op("scmp_nn::check_prepared", mutates_args=("versions",))
+@torch.library.custom_op(
+    "scmp_nn::check_prepared",
+    mutates_args=("versions",),
+    tags=(torch.Tag.cudagraph_unsafe,),
+)
 def _check_prepared(
     sources: list[torch.Tensor], aliases: list[torch.Tensor], versions: torch.Tensor
 ) -> None:
     """In a compiled graph: raise where a weight is not the one that was prepared.
 
     It claims to write `versions`, so that no compiler drops it; a tensor, so that none is compiled
-    in.
+    in. A CUDA graph would not run it again: the tag keeps it outside, and the graph around it.
     """
     if not _same(sources, aliases, versions):
         raise ValueError(
