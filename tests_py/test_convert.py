@@ -149,24 +149,6 @@ def test_subclasses_hooks_and_parametrizations():
     assert [isinstance(child, SCLinear) for child in m] == [True, False, False, False]
 
 
-def test_torch_transformers():
-    """Their fast path would go around the layers; multi-head attention stays float, all of it."""
-    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
-    m = nn.TransformerEncoder(layer, 2).eval().requires_grad_(False)
-    x, padding = randn(2, 5, 8), torch.tensor([[False] * 5, [False] * 3 + [True] * 2])
-    before = m(x, src_key_padding_mask=padding)
-    convert(m, SHORT)
-    assert type(m.layers[0].linear1) is SCLinear
-    assert not isinstance(m.layers[0].self_attn.out_proj, SCLinear)
-    hand = m.layers[0]
-    y = hand.norm1(x + hand.self_attn(x, x, x, need_weights=False)[0])
-    expected = hand.norm2(y + hand.linear2(hand.linear1(y).relu()))
-    assert_same_bits(hand(x), expected)
-    m(x, src_key_padding_mask=padding)
-    revert(m)
-    assert_same_bits(m(x, src_key_padding_mask=padding), before)
-
-
 def test_errors():
     assert_value_error(
         lambda: convert(model(), {"stoc_len": 3}),

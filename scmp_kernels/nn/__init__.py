@@ -8,6 +8,7 @@ from scmp_kernels.nn.config import SCConfig
 from scmp_kernels.nn.conv import SCConv2d
 from scmp_kernels.nn.convert import convert, revert
 from scmp_kernels.nn.linear import SCLinear
+from scmp_kernels.nn.multihead import SCMultiheadAttention
 from scmp_kernels.nn.record import record_products
 from scmp_kernels.nn.smooth import calibrate_smoothquant
 from scmp_kernels.nn.summary import Summary, summary
@@ -16,6 +17,7 @@ __all__ = [
     "SCConfig",
     "SCConv2d",
     "SCLinear",
+    "SCMultiheadAttention",
     "Summary",
     "calibrate_smoothquant",
     "convert",

@@ -52,6 +52,24 @@ def sc_scaled_dot_product_attention(
         return _float_attention(
             query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
         )
+    return attention_and_weights(
+        query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, config=config
+    )[0]
+
+
+def attention_and_weights(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    *,
+    config: SCConfig,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """`sc_scaled_dot_product_attention`, and the (..., Hq, L, S) that its second product takes."""
     _check(query, key, value, attn_mask, is_causal, enable_gqa)
     scale = query.shape[-1] ** -0.5 if scale is None else scale
     scores = _product(query, key, config, "qk") * scale
@@ -66,7 +84,7 @@ def sc_scaled_dot_product_attention(
         weights = weights.masked_fill((scores == -math.inf).all(-1, keepdim=True), 0)
     if dropout_p:
         weights = F.dropout(weights, dropout_p)
-    return _product(weights, value.mT, config, "av").to(query.dtype)
+    return _product(weights, value.mT, config, "av").to(query.dtype), weights
 
 
 def _check(query, key, value, attn_mask, is_causal, enable_gqa) -> None:
@@ -131,7 +149,9 @@ def _product(a: torch.Tensor, b: torch.Tensor, config: SCConfig, name: str) -> t
 
 
 def _batched(a: torch.Tensor, b: torch.Tensor, config: SCConfig, name: str) -> torch.Tensor:
-    """(B, N, M) float32 of (B, N, D) and (B, M, D)."""
+    """(B, N, M) float32 of (B, N, D) and (B, M, D); in their dtype where the config is off."""
+    if not config.enabled:
+        return a @ b.mT
     record = getattr(config, "record", None)  # `record_products` is at work
     if record is not None:
         return record(a, b, name)

@@ -147,7 +147,7 @@ class SCConfig:
             return self.stoc_len
         if isinstance(self.mp, RowAssignment):
             return self.mp.row_stoc_len.view(rows.shape[:-1])
-        operator = ".".join(part for part in (self.operator, product) if part) or None
+        operator = joined(self.operator, product) or None
         with torch.no_grad():
             if isinstance(self.mp, MPConfig):
                 name = getattr(self.mp, metric)
@@ -166,10 +166,21 @@ class SCConfig:
             return replace(self, operator=name)
         return self
 
+    def for_part(self, name: str) -> "SCConfig":
+        """This config for a part of its module: `name` is added to the operator."""
+        if self.operator is None and not isinstance(self.mp, AdaptiveMPConfig):
+            return self
+        return replace(self, operator=joined(self.operator, name))
+
     def __repr__(self) -> str:
         shown = (f for f in fields(self) if getattr(self, f.name) != f.default)
         parts = (f"{f.name}={one_line(getattr(self, f.name))}" for f in shown)
         return f"SCConfig({', '.join(parts)})"
+
+
+def joined(*names: str | None) -> str:
+    """The name of an operator by those of modules and products, without the empty ones."""
+    return ".".join(name for name in names if name)
 
 
 def check_config(owner: str, config: Any) -> SCConfig:

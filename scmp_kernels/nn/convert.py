@@ -9,13 +9,18 @@ from torch.nn.utils import parametrize
 from scmp_kernels.nn.config import SCConfig, check_config
 from scmp_kernels.nn.conv import SCConv2d
 from scmp_kernels.nn.linear import SCLinear
+from scmp_kernels.nn.multihead import SCMultiheadAttention
 from scmp_kernels.nn.scope import Scope, scope_of
 from scmp_kernels.nn.weights import SCWeight
 from scmp_kernels.sc.rng import one_line
 
 Filter = Callable[[str, nn.Module], "bool | SCConfig | None"]
 
-_TWINS: dict[type, Any] = {nn.Linear: SCLinear, nn.Conv2d: SCConv2d}
+_TWINS: dict[type, Any] = {
+    nn.Linear: SCLinear,
+    nn.Conv2d: SCConv2d,
+    nn.MultiheadAttention: SCMultiheadAttention,
+}
 _METHODS = ("forward", "_conv_forward", "__call__", "_call_impl")
 _FAST_PATHS = {  # of torch, around the layers: the attribute that turns each off
     nn.TransformerEncoderLayer: ("activation_relu_or_gelu", 0),
@@ -26,8 +31,8 @@ _FAST_PATHS = {  # of torch, around the layers: the attribute that turns each of
 class _Plan(NamedTuple):
     """What `convert` is about to do; nothing of it is done before all of it is known to fit."""
 
-    twins: dict[int, SCWeight]  # by id of the layer
-    swaps: list[tuple[nn.Module, str, SCWeight]]  # parent, attribute, twin
+    twins: dict[int, Any]  # by id of the layer
+    swaps: list[tuple[nn.Module, str, Any]]  # parent, attribute, twin
     scopes: list[tuple[nn.Module, str, SCConfig | None]]
     fast_paths: list[tuple[nn.Module, str, Any]]  # attribute, what turns it off
     seen: set[int]
@@ -41,13 +46,13 @@ def convert(
 ) -> nn.Module:
     """Run a model on bit streams, in place: linear layers, 2D convolutions and attention.
 
-    ``torch.nn.Linear`` and ``torch.nn.Conv2d`` become `SCLinear` and `SCConv2d` with the same
-    parameters: tied weights stay tied, a layer used twice becomes one. Subclasses do where they
-    leave ``forward`` alone. Layers with hooks or parametrizations, and ``nn.MultiheadAttention``
-    with what is in it, stay float.
+    ``torch.nn.Linear``, ``Conv2d`` and ``MultiheadAttention`` become `SCLinear`, `SCConv2d` and
+    `SCMultiheadAttention` with the same parameters: tied weights stay tied, a layer used twice
+    becomes one. Subclasses do where they leave ``forward`` alone. Layers with hooks or
+    parametrizations stay float.
 
-    Attention is what calls ``torch.nn.functional.scaled_dot_product_attention``: inside the model,
-    during its forward, in the thread that called it.
+    Other attention is what calls ``torch.nn.functional.scaled_dot_product_attention``: inside the
+    model, during its forward, in the thread that called it.
 
     Args:
         model: to convert; must not be converted yet.
@@ -55,7 +60,7 @@ def convert(
         filter: ``filter(name, module)`` is asked about each layer, and about each other module with
             children that is not of torch.nn, for the attention in it, inner modules deciding after
             outer ones. True: converted, SCConfig: with that one, False or None: left float.
-            None: all are converted.
+            ``MultiheadAttention`` is one layer. None: all are converted.
         attention: SCConfig of the attention; True: `config`; False: attention stays float.
 
     Returns:
@@ -129,33 +134,33 @@ def revert(model: nn.Module) -> nn.Module:
 def _original(module: nn.Module) -> nn.Module | None:
     """The layer that a twin was converted from."""
     replaced = module.__dict__.get("_replaced")
-    return replaced[0] if isinstance(module, SCWeight) and replaced else None
+    return replaced[0] if isinstance(module, tuple(_TWINS.values())) and replaced else None
 
 
 def _restored(twin: Any, original: nn.Module) -> nn.Module:
-    original.weight, original.bias = twin.weight, twin.bias
-    return original.train(twin.training)
+    twin._hand_back(original)
+    return original
 
 
 class _Choice:
-    """The config of each module, by the filter; None: float."""
+    """The configs of each module, by the filter: of a layer and of attention; None: float."""
 
     def __init__(self, filter: Filter | None, layers: SCConfig, attention: SCConfig | None) -> None:
         self.filter, self.layers, self.attention = filter, layers, attention
 
-    def __call__(self, name: str, module: nn.Module, layer: bool) -> SCConfig | None:
+    def __call__(self, name: str, module: nn.Module) -> tuple[SCConfig | None, SCConfig | None]:
         answer: Any = True if self.filter is None else self.filter(name, module)
-        if isinstance(answer, SCConfig):
-            return answer.for_module(name) if layer or self.attention is not None else None
         if answer is None or answer is False:
-            return None
-        if answer is not True:
+            return None, None
+        if answer is not True and not isinstance(answer, SCConfig):
             raise ValueError(
                 f"convert: filter must return True, False, None or an SCConfig, for {name!r} it "
                 f"returned {one_line(answer)}"
             )
-        chosen = self.layers if layer else self.attention
-        return None if chosen is None else chosen.for_module(name)
+        layer, attention = self.layers, self.attention
+        if answer is not True:
+            layer, attention = answer, None if attention is None else answer
+        return layer.for_module(name), None if attention is None else attention.for_module(name)
 
 
 def _walk(
@@ -164,10 +169,10 @@ def _walk(
     """Plan for a module that is no layer, and what is in it; `outer` holds for its attention."""
     plan.seen.add(id(module))
     scoped = outer
-    if isinstance(module, nn.MultiheadAttention):
+    if isinstance(module, nn.MultiheadAttention):  # one that stays as it is
         scoped = None
     elif _may_attend(module):
-        scoped = choose(name, module, layer=False)
+        scoped = choose(name, module)[1]
     if scoped is not outer or (scoped is not None and _may_attend(module)):
         plan.scopes.append((module, name, scoped))
     if scoped is not None and scoped.enabled:
@@ -180,12 +185,12 @@ def _walk(
     for attribute, child in module._modules.items():
         if child is None:
             continue
-        inner = f"{name}.{attribute}" if name else attribute
-        if _layer_type(child) is not None:
-            twin = _twin(plan, inner, child, choose)
-            if twin is not None:
-                plan.swaps.append((module, attribute, twin))
-        elif id(child) not in plan.seen:
+        inner, first = f"{name}.{attribute}" if name else attribute, id(child) not in plan.seen
+        kind = _layer_type(child)
+        twin = None if kind is None else _twin(plan, inner, child, choose)
+        if twin is not None:
+            plan.swaps.append((module, attribute, twin))
+        elif first and kind in (None, nn.MultiheadAttention):
             _walk(plan, inner, child, choose, scoped)
 
 
@@ -195,7 +200,7 @@ def _may_attend(module: nn.Module) -> bool:
 
 
 def _layer_type(module: nn.Module) -> type | None:
-    """nn.Linear or nn.Conv2d where a module computes what that does, else None."""
+    """The torch class that has a twin where a module computes what that does, else None."""
     base = next((kind for kind in _TWINS if isinstance(module, kind)), None)
     hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
     if (
@@ -205,19 +210,23 @@ def _layer_type(module: nn.Module) -> type | None:
         or parametrize.is_parametrized(module)
         or any(getattr(module, name) for name in hooks)
         or any(getattr(type(module), m, None) is not getattr(base, m, None) for m in _METHODS)
+        or (isinstance(module, nn.MultiheadAttention) and _layer_type(module.out_proj) is None)
     ):
         return None
     return base
 
 
-def _twin(plan: _Plan, name: str, layer: nn.Module, choose: _Choice) -> SCWeight | None:
+def _twin(plan: _Plan, name: str, layer: nn.Module, choose: _Choice) -> Any:
     """The twin of a layer, the same for all its places; None: it stays."""
     if id(layer) not in plan.seen:
         plan.seen.add(id(layer))
-        kind, config = _layer_type(layer), choose(name, layer, layer=True)
+        kind, (config, attention) = _layer_type(layer), choose(name, layer)
         if kind is not None and config is not None:
+            options = {}
+            if kind is nn.MultiheadAttention:
+                options = {"attention": attention or SCConfig(enabled=False)}
             try:
-                twin = _TWINS[kind].from_float(layer, config)
+                twin = _TWINS[kind].from_float(layer, config, **options)
             except ValueError as error:
                 raise ValueError(f"convert: {name or 'model'}: {error}") from None
             twin._replaced = (layer,)

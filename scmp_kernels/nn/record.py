@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 from scmp_kernels.mp import CalibrationRecorder
-from scmp_kernels.nn.config import SCConfig
+from scmp_kernels.nn.config import SCConfig, joined
 from scmp_kernels.nn.conv import SCConv2d
-from scmp_kernels.nn.scope import scope_of
+from scmp_kernels.nn.scope import Scope, attention_of
 from scmp_kernels.nn.smooth import evaluated
 from scmp_kernels.nn.weights import SCWeight
 from scmp_kernels.sc.rng import one_line
@@ -27,7 +27,7 @@ class _Recording(SCConfig):
 
     def record(self, a: torch.Tensor, b: torch.Tensor, product: str) -> torch.Tensor:
         knobs = {**self.prepared_knobs(), "group_a": self.group_a}
-        return self.recorder.record(f"{self.operator}.{product}", a, b, **knobs)
+        return self.recorder.record(joined(self.operator, product), a, b, **knobs)
 
 
 @contextmanager
@@ -58,12 +58,12 @@ def record_products(model: nn.Module, recorder: CalibrationRecorder) -> Iterator
     layers = {
         name: m for name, m in model.named_modules() if isinstance(m, SCWeight) and m.config.enabled
     }
-    scopes = {
-        id(scope): scope
-        for m in model.modules()
-        if (scope := scope_of(m)) is not None and scope.config is not None and scope.config.enabled
+    attending = {
+        id(held): (held.name if isinstance(held, Scope) else name, held)
+        for name, m in model.named_modules()
+        if (held := attention_of(m)) is not None and held.config is not None and held.config.enabled
     }.values()
-    if not layers and not scopes:
+    if not layers and not attending:
         raise ValueError(f"{_OWNER}: model must be converted, got nothing on bit streams in it")
     for name, layer in layers.items():
         if isinstance(layer, SCConv2d) and layer.groups > 1:
@@ -85,17 +85,17 @@ def record_products(model: nn.Module, recorder: CalibrationRecorder) -> Iterator
 
         return hook
 
-    holders: list[Any] = [*layers.values(), *scopes]
+    holders: list[Any] = [*layers.values(), *(held for _, held in attending)]
     configs = [(holder, holder.config) for holder in holders]
     hooks = []
     try:
         for name, layer in layers.items():
             hooks.append(layer.register_forward_hook(recording(name, layer.config)))
             layer.config = replace(layer.config, enabled=False)
-        for scope in scopes:
-            knobs = {f.name: getattr(scope.config, f.name) for f in fields(SCConfig)}
-            knobs |= {"operator": knobs["operator"] or scope.name, "recorder": recorder}
-            scope.config = _Recording(**knobs)
+        for name, held in attending:
+            knobs = {f.name: getattr(held.config, f.name) for f in fields(SCConfig)}
+            knobs |= {"operator": knobs["operator"] or name, "recorder": recorder}
+            held.config = _Recording(**knobs)
         with evaluated(model):
             yield model
     finally:

@@ -9,6 +9,7 @@ torch's.
 import threading
 import weakref
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
@@ -31,12 +32,17 @@ class _Current(threading.local):
 _current = _Current()
 
 
-def _attention(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, **options):
-    config = _current.config
+def announced(query, key, value, config: SCConfig | None) -> bool:
+    """Tell the thread's observer of a call by `config`; return whether it is on bit streams."""
     on = config is not None and config.enabled
     if _current.observer is not None:
         _current.observer(query, key, value, config if on else None)
-    if on:
+    return on
+
+
+def _attention(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, **options):
+    config = _current.config
+    if announced(query, key, value, config):
         return sc_scaled_dot_product_attention(
             query, key, value, attn_mask, dropout_p, is_causal, **options, config=config
         )
@@ -116,9 +122,21 @@ class Scope:
         _install()
 
 
+@dataclass
+class OwnAttention:
+    """The config of a module that attends by itself, as its ``_scmp_attention``."""
+
+    config: SCConfig
+
+
 def scope_of(module: nn.Module) -> Scope | None:
     """The scope of a module's ``forward``, or None."""
     return module.__dict__.get("_scmp_scope")
+
+
+def attention_of(module: nn.Module) -> Scope | OwnAttention | None:
+    """What has the config of a module's attention as `config`, or None."""
+    return module.__dict__.get("_scmp_attention") or scope_of(module)
 
 
 class observed:

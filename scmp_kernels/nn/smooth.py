@@ -10,7 +10,7 @@ from torch import nn
 
 from scmp_kernels.mp.progress import check_progress, progress_bar
 from scmp_kernels.nn.conv import SCConv2d
-from scmp_kernels.nn.scope import scope_of
+from scmp_kernels.nn.scope import attention_of
 from scmp_kernels.nn.weights import SCWeight
 from scmp_kernels.quant import accumulate_act_scales, compute_smooth_scales
 
@@ -39,7 +39,7 @@ def evaluated(model: nn.Module):
 
 @contextmanager
 def _in_float(holders: list[Any]):
-    """The layers and scopes `holders` off for a while."""
+    """What has a config, `holders`, off for a while."""
     configs = [holder.config for holder in holders]
     try:
         for holder in holders:
@@ -105,7 +105,7 @@ def calibrate_smoothquant(
 
     hooks = [layer.register_forward_pre_hook(watch(name)) for name, layer in layers.items()]
     holders: list[Any] = [module for module in model.modules() if isinstance(module, SCWeight)]
-    holders += [scope for module in model.modules() if (scope := scope_of(module)) is not None]
+    holders += [held for module in model.modules() if (held := attention_of(module)) is not None]
     total = len(data) if isinstance(data, Sized) else None
     bar = progress_bar(_OWNER, progress, total=total, desc="calibrating", unit="batch")
     try:

@@ -1,5 +1,6 @@
 """What of a model runs on bit streams."""
 
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,6 +9,7 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from scmp_kernels.nn.config import SCConfig
+from scmp_kernels.nn.multihead import SCMultiheadAttention
 from scmp_kernels.nn.scope import observed
 from scmp_kernels.nn.smooth import call_model, evaluated
 from scmp_kernels.nn.weights import SCWeight
@@ -98,7 +100,7 @@ def summary(model: nn.Module, example_input: Any = None, verbose: bool = True) -
     Returns:
         Summary.
     """
-    layers = {name: m for name, m in model.named_modules() if isinstance(m, _LAYERS)}
+    layers = _layers(model)
     rows = {
         name: Row(name, type(m).__name__, _lengths(m), None if example_input is None else 0)
         for name, m in layers.items()
@@ -109,6 +111,18 @@ def summary(model: nn.Module, example_input: Any = None, verbose: bool = True) -
     if verbose:
         print(result.text())
     return result
+
+
+def _layers(model: nn.Module) -> dict[str, Any]:
+    """{name: layer}; torch's multi-head attention, which never calls its `out_proj`, is one."""
+    kept = {m for m in model.modules() if isinstance(m, nn.MultiheadAttention)}
+    kept = {m for m in kept if not isinstance(m, SCMultiheadAttention)}
+    inside = {m.out_proj for m in kept}
+    return {
+        name: m
+        for name, m in model.named_modules()
+        if m in kept or (isinstance(m, _LAYERS) and m not in inside)
+    }
 
 
 def _lengths(module: nn.Module) -> list[int]:
@@ -128,6 +142,15 @@ def _count(model: nn.Module, batch: Any, layers: dict[str, Any], rows: dict) -> 
 
         return ran
 
+    def projected(name: str):
+        def ran(module: Any, args: Any, kwargs: Any, out: Any) -> None:
+            named = [kwargs[x] for x in ("query", "key", "value")[len(args) :]]
+            query, key, value = list(args[:3]) + named
+            inputs = 2 * query.numel() + key.numel() + value.numel()
+            rows[name].macs += inputs * module.embed_dim
+
+        return ran
+
     def attended(query, key, value, config: SCConfig | None) -> None:
         name = inside[-1] if inside else ""
         pairs = query.shape[:-1].numel() * key.shape[-2]
@@ -139,14 +162,25 @@ def _count(model: nn.Module, batch: Any, layers: dict[str, Any], rows: dict) -> 
     def left(*_: Any) -> None:
         inside.pop()
 
-    hooks = [layer.register_forward_hook(layer_ran(name)) for name, layer in layers.items()]
+    hooks = [
+        layer.register_forward_hook(projected(name), with_kwargs=True)
+        if isinstance(layer, nn.MultiheadAttention)
+        else layer.register_forward_hook(layer_ran(name))
+        for name, layer in layers.items()
+    ]
     for name, module in model.named_modules():
         hooks.append(module.register_forward_pre_hook(lambda *_, name=name: inside.append(name)))
         hooks.append(module.register_forward_hook(left))
     counter = FlopCounterMode(display=False)
     try:
         # torch's own attention by plain products, which the counter sees one by one.
-        with evaluated(model), observed(attended), sdpa_kernel(SDPBackend.MATH), counter:
+        with (
+            evaluated(model),
+            observed(attended),
+            sdpa_kernel(SDPBackend.MATH),
+            _no_fast_path(),
+            counter,
+        ):
             call_model(model, batch)
     finally:
         for hook in hooks:
@@ -155,3 +189,14 @@ def _count(model: nn.Module, batch: Any, layers: dict[str, Any], rows: dict) -> 
     other = counter.get_total_flops() // 2 - known
     if other > 0:
         rows["other"] = Row("", "other", [], other)
+
+
+@contextmanager
+def _no_fast_path():
+    """Multi-head attention of torch by plain products."""
+    enabled = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(enabled)

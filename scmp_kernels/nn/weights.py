@@ -1,4 +1,4 @@
-"""What `SCLinear` and `SCConv2d` share: a weight that is prepared once and never stale."""
+"""What `SCLinear`, `SCConv2d` and projections share: a weight prepared once and never stale."""
 
 import os
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -132,6 +132,11 @@ class SCWeight(_Layer):
         new.set_smooth_scales(smooth_scales)
         new.prepare()
         return new
+
+    def _hand_back(self, original: Any) -> None:
+        """Give the layer that `_take_over` took from the parameters that there are now."""
+        original.weight, original.bias = self.weight, self.bias
+        original.train(self.training)
 
     # --- the prepared weight ---------------------------------------------------------------------
 
