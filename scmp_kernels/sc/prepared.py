@@ -107,7 +107,8 @@ class Prepared(nn.Module):
     @property
     def tensors(self) -> list[torch.Tensor]:
         """What the operator takes as b."""
-        tensors = [getattr(self, name) for name in _BUFFERS]
+        buffers = self._buffers  # without nn.Module's look-up, which costs more than a launch
+        tensors = [buffers[name] for name in _BUFFERS]
         if self.expand and not (is_compiling() or is_transformed(self.codes)):
             tensors.append(self._current_bits(tensors))
         return tensors
