@@ -1,8 +1,8 @@
 #include <algorithm>
 
 #include "common/error.h"
-#include "quant/cuda/fast.cuh"
 #include "quant/cuda/general.cuh"
+#include "quant/cuda/keyed.cuh"
 #include "quant/cuda/quantize.h"
 #include "quant/cuda/windows.cuh"
 
@@ -31,7 +31,8 @@ bool quads_aligned(const QuantizeArgs& q) {
          (q.chunks == 1 || multiple(q.chunk));
 }
 
-Operands prepare(const QuantizeArgs* operands, int count) {
+// by_warps: where a block shares a segment, one of its warps takes it.
+Operands prepare(const QuantizeArgs* operands, int count, bool by_warps) {
   Operands all{};
   for (int i = 0; i < count; ++i) {
     const QuantizeArgs& q = operands[i];
@@ -40,43 +41,64 @@ Operands prepare(const QuantizeArgs* operands, int count) {
     require(segments <= kMostSegments, "rows times chunks must be at most ", kMostSegments,
             " on CUDA, got ", segments);
     const Sharing sharing = sharing_of(q);
-    const int64_t per_block = sharing == Sharing::block  ? 1
-                              : sharing == Sharing::warp ? kThreads / 32
-                                                         : kThreads / 32 * kQuads;
+    const int64_t per_block = sharing == Sharing::block && !by_warps ? 1
+                              : sharing == Sharing::short_segments   ? kThreads / 32 * kQuads
+                                                                     : kThreads / 32;
     all.blocks[i] = (segments + per_block - 1) / per_block;
     all.aligned[i] = quads_aligned(q);
   }
   return all;
 }
 
+// Whether every segment's values come in aligned groups of four that stay within a row, a chunk and
+// a stage, fill the last stage, and become codes by multiplication.
+bool in_quads(const QuantizeArgs& q) {
+  const bool staged = q.output == Output::staged_cycles;
+  const int64_t unit = staged ? std::max(4, q.layout.positions) : 4;
+  return quads_aligned(q) && q.multiplier != 0 && q.source.dim % unit == 0 && q.chunk % unit == 0 &&
+         q.chunk < (int64_t{1} << 30) && reinterpret_cast<uintptr_t>(q.codes) % 8 == 0 &&
+         (!staged || q.layout.positions >= 4);
+}
+
+template <typename Allows>
+bool all(const QuantizeArgs* operands, int count, const Allows& allows) {
+  return std::all_of(operands, operands + count, allows);
+}
+
 // Whether the kernel for the usual case can do it.
-bool all_usual(const QuantizeArgs* operands, int count) {
-  for (int i = 0; i < count; ++i) {
-    const QuantizeArgs& q = operands[i];
-    const bool staged = q.output == Output::staged_cycles;
-    // Groups of four stay within a row, a chunk and a stage, and fill the last stage.
-    const int64_t unit = staged ? std::max(4, q.layout.positions) : 4;
-    const bool split = q.output == Output::bipolar_codes;
-    // Where a level's code may be 0 its sign would be lost.
-    if (split && (2 * q.levels < q.scheme.qmax || reinterpret_cast<uintptr_t>(q.signs) % 4 != 0)) {
-      return false;
-    }
-    if (!(staged || split || q.output == Output::signed_codes) || q.scheme.unipolar ||
-        q.scheme.rounding == Rounding::tensor || q.range_from != RangeFrom::segment ||
-        q.multiplier == 0 || !quads_aligned(q) || q.source.dim % unit != 0 || q.chunk % unit != 0 ||
-        reinterpret_cast<uintptr_t>(q.codes) % 8 != 0 || q.sums || q.tensor_map ||
-        q.chunk >= (int64_t{1} << 30) || (staged && q.layout.positions < 4)) {
-      return false;
-    }
+bool is_usual(const QuantizeArgs& q) {
+  const bool split = q.output == Output::bipolar_codes;
+  // Where a level's code may be 0 its sign would be lost.
+  if (split && (2 * q.levels < q.scheme.qmax || reinterpret_cast<uintptr_t>(q.signs) % 4 != 0)) {
+    return false;
   }
-  return true;
+  return (split || q.output == Output::staged_cycles || q.output == Output::signed_codes) &&
+         !q.scheme.unipolar && q.scheme.rounding != Rounding::tensor &&
+         q.range_from == RangeFrom::segment && in_quads(q) && !q.sums && !q.tensor_map;
+}
+
+// The same for the kernels that know the ranges.
+bool is_keyed(const QuantizeArgs& q) {
+  return (q.output == Output::staged_cycles || q.output == Output::signed_codes) &&
+         q.range_from == RangeFrom::keys && in_quads(q);
+}
+
+// Values of the groups where each is one piece of memory, else 0.
+int64_t flat_group(const QuantizeArgs& q) {
+  const Source& s = q.source;
+  const bool batches_together = s.batches == 1 || s.batch_stride == s.rows * s.dim;
+  if (q.chunks > 1 || q.group_kind == 0 || !quads_aligned(q) || s.dim % 4 != 0 ||
+      (s.rows > 1 && s.row_stride != s.dim) || !batches_together) {
+    return 0;
+  }
+  return (q.group_kind == 1 ? 1 : s.batches) * s.rows * s.dim;
 }
 
 using Kernel = void (*)(Operands);
 
 void launch(const QuantizeArgs* operands, int count, cudaStream_t stream, Kernel block, Kernel warp,
-            Kernel short_segments) {
-  const Operands all = prepare(operands, count);
+            Kernel short_segments, bool by_warps = false) {
+  const Operands all = prepare(operands, count, by_warps);
   const auto blocks = static_cast<unsigned>(all.blocks[0] + all.blocks[1]);
   if (blocks == 0) return;
   const Sharing sharing = sharing_of(operands[0]);
@@ -89,9 +111,45 @@ void launch(const QuantizeArgs* operands, int count, cudaStream_t stream, Kernel
 }  // namespace
 
 void find_ranges(const QuantizeArgs* operands, int count, cudaStream_t stream) {
+  FlatOperands flat{};
+  for (int i = 0; i < count; ++i) {
+    const QuantizeArgs& q = operands[i];
+    flat.args[i] = q;
+    flat.group_size[i] = flat_group(q);
+    flat.blocks_per_group[i] = (flat.group_size[i] + kRangeBlock - 1) / kRangeBlock;
+    const int64_t groups = q.group_kind == 1 ? q.source.batches : 1;
+    flat.blocks[i] = q.range_from == RangeFrom::keys ? groups * flat.blocks_per_group[i] : 0;
+  }
+  const int64_t blocks = flat.blocks[0] + flat.blocks[1];
+  if (blocks < (int64_t{1} << 31) && all(operands, count, [](const QuantizeArgs& q) {
+        return q.range_from != RangeFrom::keys || flat_group(q) > 0;
+      })) {
+    if (blocks > 0) {
+      flat_ranges_kernel<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(flat);
+    }
+    return;
+  }
   launch(operands, count, stream, find_ranges_kernel<Sharing::block>,
          find_ranges_kernel<Sharing::warp>, find_ranges_kernel<Sharing::short_segments>);
 }
+
+namespace {
+
+template <bool kCycles>
+void quantize_usual(const QuantizeArgs* operands, int count, cudaStream_t stream) {
+  launch(operands, count, stream, fast_quantize_kernel<Sharing::block, kCycles>,
+         fast_quantize_kernel<Sharing::warp, kCycles>,
+         fast_quantize_kernel<Sharing::short_segments, kCycles>);
+}
+
+template <bool kUnipolar, bool kCycles>
+void quantize_keyed(const QuantizeArgs* operands, int count, cudaStream_t stream) {
+  constexpr Kernel kLong = keyed_quantize_kernel<kUnipolar, false, kCycles>;
+  launch(operands, count, stream, kLong, kLong, keyed_quantize_kernel<kUnipolar, true, kCycles>,
+         /*by_warps=*/true);
+}
+
+}  // namespace
 
 void quantize(const QuantizeArgs* operands, int count, cudaStream_t stream) {
   if (usual_windows(operands[0])) {
@@ -99,15 +157,19 @@ void quantize(const QuantizeArgs* operands, int count, cudaStream_t stream) {
     if (count > 1) quantize(operands + 1, count - 1, stream);
     return;
   }
-  if (all_usual(operands, count)) {
-    bool cycles = false;
-    for (int i = 0; i < count; ++i) cycles |= operands[i].cycles != nullptr;
-    return cycles ? launch(operands, count, stream, fast_quantize_kernel<Sharing::block, true>,
-                           fast_quantize_kernel<Sharing::warp, true>,
-                           fast_quantize_kernel<Sharing::short_segments, true>)
-                  : launch(operands, count, stream, fast_quantize_kernel<Sharing::block, false>,
-                           fast_quantize_kernel<Sharing::warp, false>,
-                           fast_quantize_kernel<Sharing::short_segments, false>);
+  const bool cycles =
+      !all(operands, count, [](const QuantizeArgs& q) { return q.cycles == nullptr; });
+  if (all(operands, count, is_usual)) {
+    return cycles ? quantize_usual<true>(operands, count, stream)
+                  : quantize_usual<false>(operands, count, stream);
+  }
+  if (all(operands, count, is_keyed)) {
+    if (operands[0].scheme.unipolar) {
+      return cycles ? quantize_keyed<true, true>(operands, count, stream)
+                    : quantize_keyed<true, false>(operands, count, stream);
+    }
+    return cycles ? quantize_keyed<false, true>(operands, count, stream)
+                  : quantize_keyed<false, false>(operands, count, stream);
   }
   launch(operands, count, stream, quantize_kernel<Sharing::block>, quantize_kernel<Sharing::warp>,
          quantize_kernel<Sharing::short_segments>);
