@@ -100,7 +100,9 @@ struct Gemm {
     const uint8_t* b = buffer(stage);
     const auto* a = reinterpret_cast<const int16_t*>(b + BStage<kWords>::kBytes);
     const int half_position = static_cast<int>(stage % P::kStagesPerPosition);
-#pragma unroll 1
+    // Two at a time: fragments of the second come while the first multiplies.
+    constexpr int kTogether = kShape == Shape::chunk_sums ? 2 : 1;
+#pragma unroll kTogether
     for (int pair = 0; pair < kPairs; ++pair) {
       uint32_t fragments[2][kRowFragments][4];
       a_fragments(a, pair, half_position, fragments);
