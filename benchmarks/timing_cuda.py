@@ -49,13 +49,15 @@ def median_seconds(calls: Sequence[Call], repeat: int) -> float:
     takes as long as its launches: a graph's replay shows what the GPU alone needs.
     """
     samples = max(min(3, repeat), min(repeat, int(LONGEST_MEASUREMENT / _warm_up(calls))))
-    events = []
-    for i in range(samples):
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(samples)]
+    for pair in events:  # they come into being when they are recorded first
+        for event in pair:
+            event.record()
+    torch.cuda.synchronize()
+    for i, (start, end) in enumerate(events):
         start.record()
         calls[i % len(calls)]()
         end.record()
-        events.append((start, end))
     torch.cuda.synchronize()
     return statistics.median(start.elapsed_time(end) for start, end in events) * 1e-3
 
