@@ -62,6 +62,32 @@ __device__ __forceinline__ void read_each(DType dtype, const void* data,
   }
 }
 
+// The same of segments `step` elements apart, `count` of each.
+template <DType kDType>
+__device__ __forceinline__ void read_apart(const void* data, int64_t from, int64_t step, int count,
+                                           float4 (&x)[kQuads]) {
+  const int i = 4 * (threadIdx.x % 32);
+#pragma unroll
+  for (int j = 0; j < kQuads; ++j) {
+    x[j] = i < count ? load_quad<kDType>(data, from + j * step + i)
+                     : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+  }
+}
+
+__device__ __forceinline__ void read_apart(DType dtype, const void* data, int64_t from,
+                                           int64_t step, int count, float4 (&x)[kQuads]) {
+  switch (dtype) {
+    case DType::float16:
+      return read_apart<DType::float16>(data, from, step, count, x);
+    case DType::bfloat16:
+      return read_apart<DType::bfloat16>(data, from, step, count, x);
+    case DType::float64:
+      return read_apart<DType::float64>(data, from, step, count, x);
+    default:
+      return read_apart<DType::float32>(data, from, step, count, x);
+  }
+}
+
 __device__ __forceinline__ uint32_t most_of(const float4& x) {
   return max(max(Range::bits_of(x.x), Range::bits_of(x.y)),
              max(Range::bits_of(x.z), Range::bits_of(x.w)));
@@ -131,7 +157,14 @@ struct FastTarget {
       stage_stride = l.rows_padded << shift;
     }
   }
+  __device__ __forceinline__ int64_t place(int i) const {
+    return (i >> shift) * stage_stride + (i & mask);
+  }
   __device__ __forceinline__ void write(int i, const int4& four) const {
+    write_at(place(i), i, four);
+  }
+  // At another place than that of position i.
+  __device__ __forceinline__ void write_at(int64_t place, int i, const int4& four) const {
     int code[4] = {four.x, four.y, four.z, four.w};
     if (signs) {
       *reinterpret_cast<char4*>(signs + i) =
@@ -140,7 +173,7 @@ struct FastTarget {
       for (int j = 0; j < 4; ++j) code[j] = abs(code[j]);
     }
     if (kCycles) enable_cycles(q, i, code);
-    *reinterpret_cast<uint2*>(to + (i >> shift) * stage_stride + (i & mask)) = pack(code);
+    *reinterpret_cast<uint2*>(to + place) = pack(code);
   }
 
  private:
@@ -197,7 +230,7 @@ __device__ __forceinline__ void fast_short_segment(const QuantizeArgs& q, const 
 }
 
 template <Sharing kSharing, bool kCycles>
-__global__ void __launch_bounds__(kThreads, 4)
+__global__ void __launch_bounds__(kThreads, 3)
     fast_quantize_kernel(const __grid_constant__ Operands operands) {
   constexpr bool kShort = kSharing == Sharing::short_segments;
   constexpr int kGroup = kSharing == Sharing::block ? kThreads : 32;

@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "common/error.h"
+#include "quant/cuda/apart.cuh"
 #include "quant/cuda/general.cuh"
 #include "quant/cuda/keyed.cuh"
 #include "quant/cuda/quantize.h"
@@ -83,6 +84,14 @@ bool is_keyed(const QuantizeArgs& q) {
          q.range_from == RangeFrom::keys && in_quads(q);
 }
 
+// Whether four short segments at a time lie equally far apart.
+bool is_apart(const QuantizeArgs& q) {
+  const bool usual = is_usual(q) || (is_keyed(q) && !q.scheme.unipolar);
+  return usual && q.output != Output::bipolar_codes && q.chunk <= kShortSegment &&
+         q.source.dim % q.chunk == 0 &&
+         (q.chunks % kQuads == 0 || (q.chunks == 1 && q.source.rows % kQuads == 0));
+}
+
 // Values of the groups where each is one piece of memory, else 0.
 int64_t flat_group(const QuantizeArgs& q) {
   const Source& s = q.source;
@@ -137,6 +146,9 @@ namespace {
 
 template <bool kCycles>
 void quantize_usual(const QuantizeArgs* operands, int count, cudaStream_t stream) {
+  constexpr Kernel kApart = quantize_apart_kernel<false, kCycles>;
+  if (all(operands, count, is_apart))
+    return launch(operands, count, stream, kApart, kApart, kApart);
   launch(operands, count, stream, fast_quantize_kernel<Sharing::block, kCycles>,
          fast_quantize_kernel<Sharing::warp, kCycles>,
          fast_quantize_kernel<Sharing::short_segments, kCycles>);
@@ -144,6 +156,12 @@ void quantize_usual(const QuantizeArgs* operands, int count, cudaStream_t stream
 
 template <bool kUnipolar, bool kCycles>
 void quantize_keyed(const QuantizeArgs* operands, int count, cudaStream_t stream) {
+  if constexpr (!kUnipolar) {
+    constexpr Kernel kApart = quantize_apart_kernel<true, kCycles>;
+    if (all(operands, count, is_apart)) {
+      return launch(operands, count, stream, kApart, kApart, kApart);
+    }
+  }
   constexpr Kernel kLong = keyed_quantize_kernel<kUnipolar, false, kCycles>;
   launch(operands, count, stream, kLong, kLong, keyed_quantize_kernel<kUnipolar, true, kCycles>,
          /*by_warps=*/true);

@@ -58,14 +58,10 @@ struct Range {
 /// The range of all threads of a warp (kGroup = 32) or of a block of kGroup threads.
 template <int kGroup>
 __device__ Range reduce(Range range, bool unipolar) {
-#pragma unroll
-  for (int step = 16; step > 0; step /= 2) {
-    if (!unipolar) {
-      range.magnitude = max(range.magnitude, __shfl_xor_sync(~0u, range.magnitude, step));
-      continue;
-    }
-    range.merge({__shfl_xor_sync(~0u, range.magnitude, step),
-                 __shfl_xor_sync(~0u, range.most, step), __shfl_xor_sync(~0u, range.least, step)});
+  range.magnitude = __reduce_max_sync(~0u, range.magnitude);
+  if (unipolar) {
+    range.most = __reduce_max_sync(~0u, range.most);
+    range.least = __reduce_max_sync(~0u, range.least);
   }
   if constexpr (kGroup > 32) {
     __shared__ Range parts[kGroup / 32];
