@@ -14,6 +14,7 @@ constexpr int kCycles = 64;  // of one position per unit: two words
 constexpr int kUnits = 2;    // per stage
 constexpr int kUnitBytes = kTileColumns * kCycles;
 constexpr int64_t kLeastStages = 16;  // of a part, when the K axis is split
+constexpr int kBuffers = 2 * kUnits * kUnitBytes, kSums = kRows * kTileColumns * 4;  // bytes
 static_assert(kThreads == kTileColumns * kUnits, "a thread expands one column of one unit");
 
 // A stage is 128 cycles of one position or, of streams that fit one unit (kShort), two positions.
@@ -25,17 +26,18 @@ __host__ __device__ int64_t stages_per_chunk(const GemmProblem& p, bool is_short
   return (p.chunk * units_per_position(p, is_short) + kUnits - 1) / kUnits;
 }
 
-// A stage's place on the K axis. Steps are additions: the loop has no time for divisions.
+// Where a stage's codes of b lie on the K axis, and which cycles. Steps are additions: the loop has
+// no time for divisions.
 struct Stage {
   int position, piece;  // first position, in its chunk, and first piece of 64 cycles
   int64_t column;       // the position over all chunks
-  const int16_t* a;     // cycles of this thread's first row at the position
 };
 
 // The order of cycles within a product is free. A k32 step takes one 32-bit word of the patterns:
 // lane t of a fragment holds the bytes of bits 2t, 2t + 8, 2t + 16, 2t + 24 and of 2t + 1 and so
 // on, which a shift and a mask cut out of the word.
-template <bool kShort>
+// kKeeps: sums of earlier chunks wait in shared memory instead of in the output.
+template <bool kShort, bool kKeeps>
 struct Task {
   const GemmProblem& p;
   uint8_t* shared;
@@ -73,16 +75,11 @@ struct Task {
   __device__ int64_t column() const { return first_column + threadIdx.x % kTileColumns; }
   __device__ static int unit() { return threadIdx.x / kTileColumns; }
 
-  __device__ const int16_t* a_at(int64_t chunk, int position) const {
-    const int64_t stage = chunk * p.a_layout.stages_per_chunk + (position >> shift);
-    return a_cycles + stage * a_stage + (position & ((1 << shift) - 1));
-  }
   __device__ Stage stage_at(int64_t stage) const {
     const int64_t per_chunk = stages_per_chunk(p, kShort), chunk = stage / per_chunk;
     const int64_t within = stage % per_chunk * kUnits;
     const int position = static_cast<int>(within / pieces);
-    return {position, static_cast<int>(within % pieces), chunk * p.chunk + position,
-            a_at(chunk, position)};
+    return {position, static_cast<int>(within % pieces), chunk * p.chunk + position};
   }
   __device__ void advance(Stage& stage) const {
     constexpr int kStep = kShort ? kUnits : 1;
@@ -96,32 +93,30 @@ struct Task {
     if (stage.position >= positions) {  // the next chunk
       stage.column -= stage.position - positions;
       stage.position = 0;
-      stage.a = a_at(stage.column / p.chunk, 0);
-    } else if ((stage.position & ((1 << shift) - 1)) == 0) {
-      stage.a += a_stage - (1 << shift) + kStep;
-    } else {
-      stage.a += kStep;
     }
   }
-  // Which position and which 64 cycles of it a unit is.
-  __device__ static int position_of(const Stage& stage, int unit) {
-    return stage.position + (kShort ? unit : 0);
-  }
-  __device__ static int piece_of(const Stage& stage, int unit) {
-    return kShort ? 0 : stage.piece + unit;
-  }
-  __device__ bool exists(const Stage& stage, int unit) const {
-    return position_of(stage, unit) < positions && stage.column + (kShort ? unit : 0) < p.d;
+  // The same with a's cycles, which must be those of the stage: where a position ends, they go on
+  // in the same stage of a's codes, or with the first of the next one.
+  __device__ void advance_all(Stage& stage) {
+    const int mask = (1 << shift) - 1, before = stage.position & mask;
+    const int64_t column = stage.column;
+    advance(stage);
+    if (stage.column == column) return;
+    const int within = stage.position & mask;
+    a_cycles += within - before + (within == 0 ? a_stage : 0);
   }
 
   __device__ int load_code(const Stage& stage) const {
-    if (!column_exists || !exists(stage, unit())) return 0;
-    return b_codes[stage.column + (kShort ? unit() : 0)];
+    const int mine = kShort ? unit() : 0;
+    const bool exists =
+        column_exists && stage.position + mine < positions && stage.column + mine < p.d;
+    return exists ? b_codes[stage.column + mine] : 0;
   }
+  // Code 0, and with it whatever does not exist, has no ones in any position.
   __device__ uint2 load_bits(const Stage& stage, int code) const {
     const DeviceTables& t = p.tables;
-    const int position = position_of(stage, unit()), piece = piece_of(stage, unit());
-    if (!exists(stage, unit()) || 2 * piece >= t.words) return make_uint2(0, 0);
+    const int position = kShort ? min(stage.position + unit(), positions - 1) : stage.position;
+    const int piece = kShort ? 0 : stage.piece + unit();
     const auto lane = static_cast<uint32_t>(
         lane_mask >= 0 ? position & lane_mask
                        : static_cast<int>(lane_of_position(t.lane_of, t.lanes, position)));
@@ -146,15 +141,13 @@ struct Task {
   }
 
   // Signed cycles of this thread's four rows; of short streams the second position's in the high
-  // halves: a stage of a's codes holds both.
-  __device__ void load_cycles(const Stage& stage, int (&k)[4]) const {
-    const bool first = exists(stage, 0), second = kShort && exists(stage, 1);
+  // halves: a stage of a's codes holds both. Past a chunk's end they meet zeros.
+  __device__ void load_cycles(int (&k)[4]) const {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const int16_t* from = stage.a + (8 * i << shift);
-      const int low = first && 8 * i < rows ? from[0] : 0;
-      k[i] = low;
-      if (kShort) k[i] = (low & 0xffff) | (second && 8 * i < rows ? from[1] << 16 : 0);
+      const int16_t* from = a_cycles + (8 * i << shift);
+      k[i] = 8 * i < rows ? from[0] : 0;
+      if (kShort && 8 * i < rows) k[i] = (k[i] & 0xffff) | from[1] << 16;
     }
   }
 
@@ -164,15 +157,16 @@ struct Task {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {  // rows g + 8 i
       const int k = !kShort ? cycles[i] : (unit == 0 ? cycles[i] << 16 : cycles[i]) >> 16;
-      const uint32_t sign = k < 0 ? 0xffffffffu : 0x01010101u;
+      const int left = abs(k) - kCycles * piece;              // of the cycles from this piece on
+      const uint32_t on = k < 0 ? 0xffffffffu : 0x01010101u;  // four times -1 or 1
 #pragma unroll
       for (int odd = 0; odd < 2; ++odd) {
         // Byte n is on where k > first cycle of the word + 8 n + 2t + odd.
-        const int bits = (abs(k) + 7 - 2 * t - odd) & ~7;
+        const int bits = (left + 7 - 2 * t - odd) & ~7;
 #pragma unroll
         for (int step = 0; step < 2; ++step) {
-          const int ones = max(bits - kCycles * piece - 32 * step, 0);
-          a[step][i / 2][2 * odd + i % 2] = __funnelshift_lc(0xffffffffu, 0u, ones) & sign;
+          const int ones = max(bits - 32 * step, 0);
+          a[step][i / 2][2 * odd + i % 2] = __funnelshift_lc(on, 0u, ones);
         }
       }
     }
@@ -204,43 +198,56 @@ struct Task {
   }
 
   __device__ void run(KRange range) {
-    Stage now = stage_at(range.first), next = now;
-    advance(next);
-    Stage ahead = next;  // of which codes are read: two stages before they are used
-    advance(ahead);
-    int k[4], code = checked_code(p, load_code(now), bad);
-    store(load_bits(now, code), code, 0);
-    load_cycles(now, k);
-    int stored = range.first + 1 < range.last ? load_code(next) : 0;  // not checked yet
+    const int count = static_cast<int>(range.last - range.first);
+    Stage next = stage_at(range.first);
+    int k[4], piece = next.piece, code = checked_code(p, load_code(next), bad);
+    store(load_bits(next, code), code, 0);
+    const int64_t a_stages =
+        range.first / stages_per_chunk(p, kShort) * p.a_layout.stages_per_chunk;
+    a_cycles +=
+        (a_stages + (next.position >> shift)) * a_stage + (next.position & ((1 << shift) - 1));
+    load_cycles(k);
+    advance_all(next);
+    int stored = load_code(next);  // not checked yet
     acc.clear();
     int left = static_cast<int>(range.per_write);
-    const int count = static_cast<int>(range.last - range.first);
+    // The two warps of a scheduler take turns: one expands while the other multiplies.
+    const int turn = threadIdx.x < kThreads / 2 ? 0 : 1;
     for (int stage = 0; stage < count; ++stage) {
       __syncthreads();
-      int next_k[4] = {};
-      uint2 bits = {};
-      const int next_code = checked_code(p, stored, bad);
-      if (stage + 1 < count) {
-        bits = load_bits(next, next_code);
-        load_cycles(next, next_k);
-      }
-      if (stage + 2 < count) stored = load_code(ahead);
+      int next_k[4] = {}, next_piece = 0, unit = 0;
 #pragma unroll 1
-      for (int u = 0; u < kUnits; ++u) multiply(buffer(stage, u), k, u, piece_of(now, u));
-      if (stage + 1 < count) store(bits, next_code, stage + 1);
+      for (int step = 0; step <= kUnits; ++step) {
+        if (step != turn) {
+          multiply(buffer(stage, unit), k, unit, kShort ? 0 : piece + unit);
+          ++unit;
+        } else if (stage + 1 < count) {
+          code = checked_code(p, stored, bad);
+          const uint2 bits = load_bits(next, code);
+          next_piece = next.piece;
+          load_cycles(next_k);
+          advance_all(next);
+          stored = load_code(next);
+          store(bits, code, stage + 1);
+        }
+      }
       if (--left == 0) {
         if (p.damaged) {  // flags of all columns before the outputs
           if (bad && column_exists) mark_damaged(p, batch, column());
           __syncthreads();
         }
-        write_tile<false>(p, {batch, first_row + threadIdx.x / 32 * kWarpRows, first_column},
-                          range.chunk++, range.slot++, acc);
+        const TileAt at{batch, first_row + threadIdx.x / 32 * kWarpRows, first_column};
+        if constexpr (kKeeps) {
+          keep_tile<kRowFragments>(
+              p, at, range.chunk++, acc,
+              {reinterpret_cast<float2*>(shared + kBuffers) + threadIdx.x, kThreads});
+        } else {
+          write_tile<false>(p, at, range.chunk++, range.slot++, acc);
+        }
         acc.clear();
         left = static_cast<int>(range.per_write);
       }
-      now = next;
-      next = ahead;
-      advance(ahead);
+      piece = next_piece;
 #pragma unroll
       for (int i = 0; i < 4; ++i) k[i] = next_k[i];
     }
@@ -248,11 +255,19 @@ struct Task {
 };
 
 // grid: (blocks of rows, tiles, parts)
-template <bool kShort>
+template <bool kShort, bool kKeeps>
 __global__ void __launch_bounds__(kThreads, 1) gemm_s8(const __grid_constant__ GemmProblem p) {
-  __shared__ __align__(16) uint8_t shared[2 * kUnits * kUnitBytes];
-  Task<kShort> task(p, shared, blockIdx.y, int64_t{blockIdx.x} * kRows);
+  extern __shared__ __align__(16) uint8_t shared[];
+  Task<kShort, kKeeps> task(p, shared, blockIdx.y, int64_t{blockIdx.x} * kRows);
   task.run(KRange(p, blockIdx.z, gridDim.z, stages_per_chunk(p, kShort)));
+}
+
+template <bool kShort, bool kKeeps>
+void launch(const GemmProblem& p, const dim3& grid, cudaStream_t stream) {
+  const auto kernel = gemm_s8<kShort, kKeeps>;
+  constexpr int kBytes = kBuffers + (kKeeps ? kSums : 0);
+  cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
+  kernel<<<grid, kThreads, kBytes, stream>>>(p);
 }
 
 }  // namespace
@@ -279,7 +294,14 @@ void mma_s8_gemm(const GemmProblem& p, const DeviceLimits& device, cudaStream_t 
   if (p.partial) parts = p.chunks > 1 ? mma_s8_parts(p, device) : p.slots;
   const dim3 grid(static_cast<unsigned>((p.n + kRows - 1) / kRows),
                   static_cast<unsigned>(column_tiles(p)), static_cast<unsigned>(parts));
-  (is_short(p) ? gemm_s8<true> : gemm_s8<false>)<<<grid, kThreads, 0, stream>>>(p);
+  const bool keeps = p.dequantizer.kind == Epilogue::chunk && !p.partial &&
+                     p.chunk * p.tables.length < kSmallSum &&
+                     kBuffers + kSums <= device.shared_memory;
+  if (is_short(p)) {
+    keeps ? launch<true, true>(p, grid, stream) : launch<true, false>(p, grid, stream);
+  } else {
+    keeps ? launch<false, true>(p, grid, stream) : launch<false, false>(p, grid, stream);
+  }
 }
 
 }  // namespace scmp::cuda
