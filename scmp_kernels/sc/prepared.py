@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -107,7 +107,8 @@ class Prepared(nn.Module):
     @property
     def tensors(self) -> list[torch.Tensor]:
         """What the operator takes as b."""
-        buffers = self._buffers  # without nn.Module's look-up, which costs more than a launch
+        # Without nn.Module's look-up, which costs more than a kernel launch.
+        buffers = cast(dict[str, torch.Tensor], self._buffers)
         tensors = [buffers[name] for name in _BUFFERS]
         if self.expand and not (is_compiling() or is_transformed(self.codes)):
             tensors.append(self._current_bits(tensors))
