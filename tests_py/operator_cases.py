@@ -111,8 +111,10 @@ CASES = {
         LEAST,
         grad=True,
     ),
-    "conv2d_products": Case(products, (X, WEIGHT), IMAGES, LEAST),
-    "conv2d_products.prepared": Case(prepared_products, (("b", 3, "h", "w"),), IMAGES, LEAST),
+    "conv2d_products": Case(products, (X, WEIGHT), IMAGES, LEAST, grad=True),
+    "conv2d_products.prepared": Case(
+        prepared_products, (("b", 3, "h", "w"),), IMAGES, LEAST, grad=True
+    ),
     "conv2d_lowered_rows": Case(
         lambda x, w: conv2d_lowered_rows(x, w, padding=1, dilation=2),
         (X, WEIGHT),

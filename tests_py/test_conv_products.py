@@ -25,12 +25,6 @@ def test_opcheck(layout):
     opcheck(OPS.conv2d_products.prepared, args)
 
 
-def test_it_has_no_gradient():
-    x, weight = randn(1, 4, 5, 5).requires_grad_(), randn(3, 4, 3, 3)
-    with pytest.raises(RuntimeError, match="not implemented"):
-        OPS.conv2d_products(x, weight, [1, 1], [0, 0, 0, 0], [1, 1], 1, *KNOBS).sum().backward()
-
-
 def test_four_sides_of_padding():
     x, weight = randn(1, 4, 5, 5), randn(3, 4, 3, 3)
     y = OPS.conv2d_products(x, weight, [1, 1], [1, 2, 0, 3], [1, 1], 1, *KNOBS)
@@ -148,9 +142,10 @@ def test_damaged_codes_make_nan(groups):
 @pytest.mark.cuda
 @on_cuda
 @pytest.mark.parametrize(("out", "groups"), [(128, 1), (64, 64)])
-def test_memory_and_graphs(out, groups):
+@pytest.mark.parametrize("gradient", [False, True])
+def test_memory_and_graphs(out, groups, gradient):
     x = torch.randn(8, 64, 56, 56, device="cuda")
-    weight = torch.randn(out, 64 // groups, 3, 3, device="cuda")
+    weight = torch.randn(out, 64 // groups, 3, 3, device="cuda", requires_grad=gradient)
 
     def call():
         return sc_conv2d(x, weight, padding=1, groups=groups)
@@ -159,6 +154,7 @@ def test_memory_and_graphs(out, groups):
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
     y = call()
+    assert y.requires_grad == gradient
     extra = torch.cuda.max_memory_allocated() - before - y.nbytes
     codes = 2 * x.numel() * 9 if groups == 1 else 0
     assert extra - codes < 64 << 20
@@ -179,7 +175,7 @@ def test_gradients_and_compile():
         assert torch.equal(compiled(x), expected)
     x.requires_grad_()
     y = sc_conv2d(x, weight, padding=1)
-    assert torch.equal(y, expected)  # lowered where a gradient is wanted
+    assert torch.equal(y, expected)
     g = randn(2, 4, 6, 6, seed=3).cuda()
     mine = torch.autograd.grad(y, x, g)[0]
     plain = torch.nn.functional.conv2d(x, weight, padding=1)

@@ -7,7 +7,7 @@ TORCH_LIBRARY_IMPL(scmp, Autograd, m) {
        {"fused_quantize_bipolar", "fused_quantize_bipolar_perrow", "fused_quantize_unipolar",
         "grouped_symmetric_quant", "grouped_asymmetric_quant", "prepare", "expand_prepared",
         "compute_row_metric", "classify_rows_by_metric", "adaptive_classify_rows",
-        "classify_groups_by_range", "conv2d_products", "conv2d_products.prepared"}) {
+        "classify_groups_by_range"}) {
     m.impl(op, torch::autograd::autogradNotImplementedFallback());
   }
 }

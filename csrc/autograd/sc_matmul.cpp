@@ -26,7 +26,9 @@ struct ScMatmul : Function<ScMatmul> {
                             const std::optional<at::Tensor>& smooth_scales) {
     at::Tensor out = call_below_autograd(a, b, args, smooth_scales);
     at::Tensor counted;
-    if (args.lengths.by_row()) counted = counted_elements(a, args.lengths, args.chunk_d);
+    if (args.lengths.by_row()) {
+      counted = counted_elements(a.sym_sizes(), args.lengths, args.chunk_d);
+    }
     ctx->save_for_backward({a, b, smooth_scales.value_or(at::Tensor()), counted});
     return out;
   }

@@ -6,6 +6,8 @@
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/autograd/function.h>
 
+#include <string>
+
 namespace scmp {
 namespace {
 
@@ -13,34 +15,40 @@ using torch::autograd::AutogradContext;
 using torch::autograd::Function;
 using torch::autograd::variable_list;
 
-// left @ right at no less than float32, in the dtype of the operand whose gradient it is.
-at::Tensor product_as(const at::Tensor& left, const at::Tensor& right, at::ScalarType dtype) {
-  const auto wide = right.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-  return at::matmul(left.to(wide), right.to(wide)).to(dtype);
-}
-
-// The same as an autograd node that cannot be differentiated again.
 struct OnceDifferentiable : Function<OnceDifferentiable> {
-  static at::Tensor forward(AutogradContext*, const at::Tensor& left, const at::Tensor& right,
-                            at::ScalarType dtype) {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor&, const at::Tensor&,
+                            const char* op, const std::function<at::Tensor()>& compute) {
+    ctx->saved_data["op"] = std::string(op);
     at::AutoDispatchBelowADInplaceOrView guard;
-    return product_as(left, right, dtype);
+    return compute();
   }
-  static variable_list backward(AutogradContext*, const variable_list&) {
-    TORCH_CHECK_NOT_IMPLEMENTED(false,
-                                "sc_matmul: its straight-through gradient has no derivative; "
+  static variable_list backward(AutogradContext* ctx, const variable_list&) {
+    TORCH_CHECK_NOT_IMPLEMENTED(false, ctx->saved_data["op"].toStringRef(),
+                                ": its straight-through gradient has no derivative; "
                                 "double backward is not supported");
   }
 };
 
 }  // namespace
 
+at::Tensor once_differentiable(const char* op, const at::Tensor& first, const at::Tensor& second,
+                               const std::function<at::Tensor()>& compute) {
+  if (at::GradMode::is_enabled() && (first.requires_grad() || second.requires_grad())) {
+    return OnceDifferentiable::apply(first, second, op, compute);
+  }
+  return compute();
+}
+
+at::ScalarType wide_type(const at::Tensor& operand) {
+  return operand.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+}
+
 at::Tensor straight_through_gradient(const at::Tensor& left, const at::Tensor& right,
                                      at::ScalarType dtype) {
-  if (at::GradMode::is_enabled() && (left.requires_grad() || right.requires_grad())) {
-    return OnceDifferentiable::apply(left, right, dtype);
-  }
-  return product_as(left, right, dtype);
+  return once_differentiable("sc_matmul", left, right, [&] {
+    const at::ScalarType wide = wide_type(right);
+    return at::matmul(left.to(wide), right.to(wide)).to(dtype);
+  });
 }
 
 at::Tensor only_counted(const at::Tensor& x, const at::Tensor& counted) {

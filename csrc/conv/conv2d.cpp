@@ -1,6 +1,5 @@
 // sc_conv2d: equal, bit for bit, to sc_matmul on the lowered input.
 #include <ATen/TensorOperators.h>
-#include <ATen/core/grad_mode.h>
 #include <ATen/ops/zeros.h>
 #include <torch/library.h>
 
@@ -12,17 +11,8 @@
 namespace scmp {
 namespace {
 
-// Whether it is one operator: where no gradient is wanted.
-bool one_operator(const at::Tensor& x, std::initializer_list<std::optional<at::Tensor>> others) {
-  if (!x.is_cuda() && !x.is_cpu()) return false;
-  const auto wants_gradient = [](const at::Tensor& t) {
-    return (at::GradMode::is_enabled() && t.requires_grad()) || t._fw_grad(0).defined();
-  };
-  for (const std::optional<at::Tensor>& other : others) {
-    if (other && wants_gradient(*other)) return false;
-  }
-  return !wants_gradient(x);
-}
+// Whether it is one operator: elsewhere (Meta) it is lowered, which checks what its kernels do.
+bool one_operator(const at::Tensor& x) { return x.is_cuda() || x.is_cpu(); }
 
 // Bias in float32, then x's dtype.
 at::Tensor finish(at::Tensor y, const std::optional<at::Tensor>& bias, at::ScalarType dtype,
@@ -69,7 +59,7 @@ at::Tensor sc_conv2d(const at::Tensor& input, const at::Tensor& weight,
                         halve_bipolar_stoc_len,
                         present(smooth_scales)};
   const at::Tensor y =
-      one_operator(x, {weight, args.smooth_scales})
+      one_operator(x)
           ? call_conv2d_products(x, weight, g, args)
           : as_images(lowered_products(op, x, weight, g, args, height * width), x, height, width);
   return finish(y, bias, x.scalar_type(), input.dim() == 4);
@@ -93,7 +83,7 @@ at::Tensor sc_conv2d_prepared(const at::Tensor& input, at::TensorList weight, c1
   const PreparedArgs args{text, group_a,
                           length_args(stoc_len, row_stoc_len, rung_table, level_lens)};
   const at::Tensor y =
-      one_operator(x, {})
+      one_operator(x)
           ? call_conv2d_products(x, weight, g, args)
           : as_images(lowered_products(op, x, weight, g, args, spec->rows(), height * width), x,
                       height, width);

@@ -1,4 +1,4 @@
-// The operators behind sc_conv2d where no gradient is wanted.
+// The operators behind sc_conv2d.
 #pragma once
 
 #include "conv/geometry.h"
@@ -8,7 +8,7 @@
 namespace scmp {
 
 /// conv2d_products and conv2d_products.prepared through the dispatcher: float32
-/// (B, Cout, Hout, Wout) in x's memory format, without bias and gradient.
+/// (B, Cout, Hout, Wout) in x's memory format, without bias.
 at::Tensor call_conv2d_products(const at::Tensor& x, const at::Tensor& weight, const Geometry& g,
                                 const MatmulArgs& args);
 at::Tensor call_conv2d_products(const at::Tensor& x, at::TensorList weight, const Geometry& g,

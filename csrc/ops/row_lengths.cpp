@@ -18,8 +18,8 @@ void check_integers(const char* op, const char* name, const at::Tensor& x, const
                     ", got ", x.device());
 }
 
-c10::SymInt chunks_of(const at::Tensor& a, int64_t chunk_d) {
-  return c10::SymInt((a.sym_size(-1) - 1) / chunk_d + 1).max(1);  // no overflow; 1 where D is 0
+c10::SymInt chunks_of(const c10::SymInt& depth, int64_t chunk_d) {
+  return c10::SymInt((depth - 1) / chunk_d + 1).max(1);  // no overflow; 1 where D is 0
 }
 
 bool has_shape(const at::Tensor& x, const c10::SymInt& rows, const c10::SymInt& columns) {
@@ -49,10 +49,10 @@ void check_row_lengths(const char* op, const at::Tensor& a, const LengthArgs& le
                         ") for 3D a, got ", x.sym_sizes());
     } else if (chunk_d > 0) {
       TORCH_CHECK_VALUE((x.dim() == 1 && x.sym_size(0) == a.sym_size(0)) ||
-                            has_shape(x, a.sym_size(0), chunks_of(a, chunk_d)),
+                            has_shape(x, a.sym_size(0), chunks_of(a.sym_size(-1), chunk_d)),
                         op, ": ", name, " must have shape (N,) = (", a.sym_size(0),
-                        ",) or (N, chunks) = (", a.sym_size(0), ", ", chunks_of(a, chunk_d),
-                        "), got ", x.sym_sizes());
+                        ",) or (N, chunks) = (", a.sym_size(0), ", ",
+                        chunks_of(a.sym_size(-1), chunk_d), "), got ", x.sym_sizes());
     } else {
       TORCH_CHECK_VALUE(x.dim() == 1 && x.sym_size(0) == a.sym_size(0), op, ": ", name,
                         " must have shape (N,) = (", a.sym_size(0),
@@ -65,9 +65,9 @@ void check_row_lengths(const char* op, const at::Tensor& a, const LengthArgs& le
                       ": rung_table needs 2D a and b and chunk_d > 0, got ", a.dim(),
                       "D and chunk_d ", chunk_d);
     check_integers(op, "rung_table", x, a);
-    TORCH_CHECK_VALUE(has_shape(x, a.sym_size(0), chunks_of(a, chunk_d)), op,
+    TORCH_CHECK_VALUE(has_shape(x, a.sym_size(0), chunks_of(a.sym_size(-1), chunk_d)), op,
                       ": rung_table must have shape (N, chunks) = (", a.sym_size(0), ", ",
-                      chunks_of(a, chunk_d), "), got ", x.sym_sizes());
+                      chunks_of(a.sym_size(-1), chunk_d), "), got ", x.sym_sizes());
     TORCH_CHECK_VALUE(!lengths.level_lens->empty(), op,
                       ": level_lens must hold at least one length, got none");
     for (int64_t length : *lengths.level_lens) {
@@ -98,11 +98,11 @@ Buffer<int16_t> host_row_lengths(const char* op, const LengthArgs& lengths, int6
   return out;
 }
 
-at::Tensor counted_elements(const at::Tensor& a, const LengthArgs& lengths, int64_t chunk_d) {
+at::Tensor counted_elements(c10::SymIntArrayRef shape, const LengthArgs& lengths, int64_t chunk_d) {
   at::Tensor counted;
   if (lengths.row_stoc_len) {
     counted = lengths.row_stoc_len->to(at::kLong).gt(0);
-    if (a.dim() == 3 || counted.dim() == 1) return counted.unsqueeze(-1);
+    if (shape.size() == 3 || counted.dim() == 1) return counted.unsqueeze(-1);
   } else {
     const at::Tensor rungs = lengths.rung_table->to(at::kLong);
     counted = at::zeros_like(rungs, at::TensorOptions().dtype(at::kBool));
@@ -113,8 +113,8 @@ at::Tensor counted_elements(const at::Tensor& a, const LengthArgs& lengths, int6
     }
   }
   // One chunk is as wide as it needs to be.
-  if (chunks_of(a, chunk_d) == 1) return counted.expand_symint({a.sym_size(0), a.sym_size(1)});
-  return at::repeat_interleave(counted, chunk_d, 1).slice_symint(1, 0, a.sym_size(1));
+  if (chunks_of(shape[1], chunk_d) == 1) return counted.expand_symint(shape);
+  return at::repeat_interleave(counted, chunk_d, 1).slice_symint(1, 0, shape[1]);
 }
 
 }  // namespace scmp

@@ -43,7 +43,7 @@ void check_row_lengths(const char* op, const at::Tensor& a, const LengthArgs& le
 Buffer<int16_t> host_row_lengths(const char* op, const LengthArgs& lengths, int64_t rows,
                                  int64_t chunks, int64_t limit);
 
-/// Where operand a counts: bool that broadcasts to a, false where a length is 0.
-at::Tensor counted_elements(const at::Tensor& a, const LengthArgs& lengths, int64_t chunk_d);
+/// Where operand a of this shape counts: bool that broadcasts to a, false where a length is 0.
+at::Tensor counted_elements(c10::SymIntArrayRef shape, const LengthArgs& lengths, int64_t chunk_d);
 
 }  // namespace scmp
