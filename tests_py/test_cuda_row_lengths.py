@@ -138,9 +138,24 @@ def test_convolution():
     lengths = torch.arange(2 * 12 * 9) * 5 % 257
     for groups in (1, 2, 4):
         w = weight[:4, : 4 // groups] if groups == 4 else weight[:, : 4 // groups]
-        expected = sc_conv2d(x, w, padding=1, groups=groups, stoc_len=lengths)
-        knobs = {"padding": 1, "groups": groups, "stoc_len": lengths.cuda()}
-        assert_same_bits(sc_conv2d(x.cuda(), w.cuda(), **knobs).cpu(), expected)
+        for group_a in (1, 5):
+            knobs = {"padding": 1, "group_a": group_a}
+            expected = sc_conv2d(x, w, groups=groups, stoc_len=lengths, **knobs)
+            knobs["stoc_len"] = lengths.cuda()
+            assert_same_bits(sc_conv2d(x.cuda(), w.cuda(), groups=groups, **knobs).cpu(), expected)
+            ready = prepare(w.cuda(), groups=groups)
+            assert_same_bits(sc_conv2d(x.cuda(), ready, **knobs).cpu(), expected)
+
+
+@pytest.mark.parametrize("groups", [2, 4])
+def test_a_convolution_with_groups_is_not_lowered(groups):
+    x, weight = randn(2, 4, 12, 9).cuda(), randn(4, 4 // groups, 3, 3, seed=1).cuda()
+    lengths = torch.arange(2 * 12 * 9).cuda() % 257
+    with torch.profiler.profile() as profile:
+        sc_conv2d(x, weight, padding=1, groups=groups, stoc_len=lengths)
+    called = {event.key for event in profile.key_averages()}
+    assert "scmp::conv2d_products" in called
+    assert not {"aten::im2col", "scmp::sc_matmul"} & called
 
 
 def test_gradients():

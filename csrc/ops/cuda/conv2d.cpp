@@ -120,27 +120,41 @@ at::Tensor run_depthwise(const at::Tensor& x, const at::Tensor& rows, const at::
   return out;
 }
 
-// With groups: products that one batched product gives.
+// With groups: products that one batched product gives. Lengths of another form than one by row
+// are left to the lowering, which says what does not fit.
 bool batched(const at::Tensor& x, const Geometry& g, const Sizes& sizes, int64_t group_a,
-             bool by_row) {
-  return g.groups == 1 ||
-         (!by_row && (group_a == 1 || !depthwise(g, x.size(1), g.groups * sizes.out_group)));
+             const LengthArgs& lengths) {
+  if (g.groups == 1) return true;
+  if (lengths.by_row() && !(lengths.row_stoc_len && lengths.row_stoc_len->dim() == 1 &&
+                            lengths.row_stoc_len->size(0) == sizes.images * sizes.positions())) {
+    return false;
+  }
+  return group_a == 1 || !depthwise(g, x.size(1), g.groups * sizes.out_group);
+}
+
+// Arguments whose lengths by row are those of a batch entry per group: the same for all.
+template <typename Args>
+Args with_group_lengths(Args args, const Geometry& g) {
+  std::optional<at::Tensor>& lengths = args.lengths.row_stoc_len;
+  if (g.groups > 1 && lengths) lengths = lengths->expand({g.groups, lengths->size(0)});
+  return args;
 }
 
 at::Tensor conv2d_products_cuda(const at::Tensor& x, const at::Tensor& weight, const Geometry& g,
-                                const MatmulArgs& args) {
+                                const MatmulArgs& given) {
   const Sizes sizes(x, g, weight.size(0));
-  check_lowered_scales(kOp, args.smooth_scales, x.size(1), g);
-  const bool plain = args.granularity == "per_row" && args.chunk_d == 0 && !args.smooth_scales;
+  check_lowered_scales(kOp, given.smooth_scales, x.size(1), g);
+  const bool plain = given.granularity == "per_row" && given.chunk_d == 0 && !given.smooth_scales;
   if (!windows_fit(x, g, sizes) || (g.groups > 1 && !plain) ||
-      !batched(x, g, sizes, args.group_a, args.lengths.by_row())) {
-    return as_images(lowered_products(kOp, x, weight, g, args, sizes.positions()), x, sizes.height,
+      !batched(x, g, sizes, given.group_a, given.lengths)) {
+    return as_images(lowered_products(kOp, x, weight, g, given, sizes.positions()), x, sizes.height,
                      sizes.width);
   }
+  const MatmulArgs args = with_group_lengths(given, g);
   const Window window = window_of(x, g, sizes);
   const at::Tensor a = rows_of(x, g, sizes), b = weight_rows(weight, g, sizes);
   const MatmulKnobs knobs = check_sc_matmul("sc_matmul", a, b, args);
-  if (depthwise(g, x.size(1), weight.size(0)) && !knobs.unipolar) {
+  if (depthwise(g, x.size(1), weight.size(0)) && !knobs.unipolar && !knobs.by_row) {
     const c10::cuda::CUDAGuard guard(x.device());
     const at::Tensor out = run_depthwise(x, a, b, nullptr, knobs, window, sizes);
     if (out.defined()) return out;
@@ -150,18 +164,19 @@ at::Tensor conv2d_products_cuda(const at::Tensor& x, const at::Tensor& weight, c
 
 at::Tensor conv2d_products_prepared_cuda(const at::Tensor& x, at::TensorList weight,
                                          const PreparedSpec& spec, const Geometry& g,
-                                         const PreparedArgs& args) {
+                                         const PreparedArgs& given) {
   const Sizes sizes(x, g, spec.batches() * spec.rows());
-  if (!windows_fit(x, g, sizes) || !batched(x, g, sizes, args.group_a, args.lengths.by_row())) {
+  if (!windows_fit(x, g, sizes) || !batched(x, g, sizes, given.group_a, given.lengths)) {
     const at::Tensor y =
-        lowered_products(kOp, x, weight, g, args, sizes.out_group, sizes.positions());
+        lowered_products(kOp, x, weight, g, given, sizes.out_group, sizes.positions());
     return as_images(y, x, sizes.height, sizes.width);
   }
+  const PreparedArgs args = with_group_lengths(given, g);
   const Window window = window_of(x, g, sizes);
   const at::Tensor a = rows_of(x, g, sizes);
   PreparedCall call = check_prepared(a, weight, args);
   if (depthwise(g, x.size(1), g.groups * sizes.out_group) && !call.knobs.unipolar &&
-      !call.knobs.sync_checks) {
+      !call.knobs.by_row && !call.knobs.sync_checks) {
     const c10::cuda::CUDAGuard guard(x.device());
     const at::Tensor out = run_depthwise(x, a, {}, &call.b, call.knobs, window, sizes);
     if (out.defined()) return out;
