@@ -44,6 +44,24 @@ def test_what_is_no_tensor():
         assert_value_error(call, message)
 
 
+def test_none_is_no_tensor():
+    ops = torch.ops.scmp
+    for call, message in (
+        (lambda: sc_matmul(None, B), "sc_matmul: a must be a tensor, got None"),
+        (lambda: ops.sc_matmul(A, None), "sc_matmul: b must be a tensor, got None"),
+        (lambda: ops.sc_conv2d(None, B), "sc_conv2d: x must be a tensor, got None"),
+        (
+            lambda: ops.sc_conv2d(torch.ones(1, 1, 1), None),
+            "sc_conv2d: weight must be a tensor, got None",
+        ),
+        (
+            lambda: ops.apply_smoothing(A, None, A[0]),
+            "apply_smoothing: b must be a tensor, got None",
+        ),
+    ):
+        assert_value_error(call, message)
+
+
 def test_torch_names_the_argument_of_a_call_with_lengths():
     lengths, rungs = torch.tensor([8, 8]), torch.zeros(2, 1, dtype=torch.int64)
     for call, name in (

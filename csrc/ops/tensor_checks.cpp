@@ -6,7 +6,16 @@
 
 namespace scmp {
 
+namespace {
+
+void check_given(const char* op, const char* argument, const at::Tensor& x) {
+  TORCH_CHECK_VALUE(x.defined(), op, ": ", argument, " must be a tensor, got None");
+}
+
+}  // namespace
+
 void check_dtype(const char* op, const char* argument, const at::Tensor& x) {
+  check_given(op, argument, x);
   const auto dtype = x.scalar_type();
   TORCH_CHECK_VALUE(
       dtype == at::kHalf || dtype == at::kBFloat16 || dtype == at::kFloat || dtype == at::kDouble,
@@ -15,6 +24,7 @@ void check_dtype(const char* op, const char* argument, const at::Tensor& x) {
 
 void check_rank(const char* op, const char* argument, const at::Tensor& x, int64_t least,
                 int64_t most) {
+  check_given(op, argument, x);
   if (least == most) {
     TORCH_CHECK_VALUE(x.dim() == least, op, ": ", argument, " must be ", least, "D, got ", x.dim(),
                       "D of shape ", x.sym_sizes());
