@@ -155,8 +155,17 @@ def test_groups_of_odd_sizes():
 
 
 def test_errors():
-    metric = torch.ones(4)
+    metric, other = torch.ones(4), mp.MPConfig([8, 4])
     for run, text in [
+        (
+            lambda: mp.adaptive_classify_rows(metric, other, "x"),
+            "adaptive_classify_rows: config must be an AdaptiveMPConfig, "
+            f"got {repr(other)[:97]}...",
+        ),
+        (
+            lambda: mp.classify_groups_by_range(metric[None], 1, None),
+            "classify_groups_by_range: config must be a RangeMPConfig, got None",
+        ),
         (
             lambda: OPS.classify_rows_by_metric(metric[None], [1.0]),
             "classify_rows_by_metric: metric must be 1D, got 2D of shape [1, 4]",

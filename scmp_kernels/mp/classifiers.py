@@ -1,13 +1,14 @@
 """Which rows, and which groups of a weight's rows, get which stream length."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.compiler import is_compiling
 
 from scmp_kernels.mp.assignment import RowAssignment
 from scmp_kernels.mp.checks import check_list, check_readable, check_unit
+from scmp_kernels.sc.rng import one_line
 
 if TYPE_CHECKING:
     from scmp_kernels.mp.config import AdaptiveMPConfig, RangeMPConfig
@@ -16,6 +17,12 @@ _NUMBERS = (
     "classify_groups_by_range: it returns numbers, which a fullgraph region cannot hold: "
     "torch.ops.scmp.classify_groups_by_range returns a tensor"
 )
+
+
+def _check_config(owner: str, config: Any, kind: str, attribute: str) -> None:
+    """Raise the ValueError of a config that lacks what its kind has."""
+    if not hasattr(config, attribute):
+        raise ValueError(f"{owner}: config must be {kind}, got {one_line(config)}")
 
 
 def _best_first(metric: torch.Tensor) -> torch.Tensor:
@@ -102,6 +109,7 @@ def adaptive_classify_rows(
     Raises:
         ValueError: an argument does not fit, or the config has no thresholds for it.
     """
+    _check_config("adaptive_classify_rows", config, "an AdaptiveMPConfig", "target_fractions")
     levels = list(config.stoc_len_levels)
     if isinstance(metric, torch.Tensor) and metric.dim() == 1 and metric.shape[0] == 0:
         return RowAssignment.from_levels(metric.new_zeros(0, dtype=torch.long), levels)
@@ -132,6 +140,7 @@ def classify_groups_by_range(
     Raises:
         ValueError: an argument does not fit.
     """
+    _check_config("classify_groups_by_range", config, "a RangeMPConfig", "get_threshold")
     levels = list(config.stoc_len_levels)
     threshold = config.get_threshold(operator)
     if isinstance(weight, torch.Tensor):
