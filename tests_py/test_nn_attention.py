@@ -121,6 +121,12 @@ def test_a_query_without_keys_is_zero_as_in_torch():
     assert not F.scaled_dot_product_attention(q, k, v, taken)[:, :, 2].any()
 
 
+def test_heads_without_columns_average_as_in_torch():
+    q, k, v = heads(width=0)
+    y = attention(q, k, v, config=SCConfig(sc_prec=12))
+    torch.testing.assert_close(y, F.scaled_dot_product_attention(q, k, v), atol=0.01, rtol=0)
+
+
 def test_nan_is_not_hidden():
     q, k, v = heads()
     q[0, 0, 0, 0] = math.nan
@@ -237,6 +243,20 @@ Q, K, V = heads()
         (
             {"attn_mask": torch.ones(5, 6, dtype=torch.int64)},
             "attn_mask must be bool or float, got torch.int64",
+        ),
+        (
+            {"attn_mask": torch.ones(5, 5, dtype=torch.bool)},
+            "attn_mask must have a shape that broadcasts to (..., Hq, L, S) = (2, 4, 5, 6), "
+            "got (5, 5)",
+        ),
+        (
+            {"attn_mask": torch.zeros(2, 1, 1, 5, 6)},
+            "attn_mask must have a shape that broadcasts to (..., Hq, L, S) = (2, 4, 5, 6), "
+            "got (2, 1, 1, 5, 6)",
+        ),
+        (
+            {"attn_mask": torch.zeros(5, 6, device="meta")},
+            "attn_mask must be on query's device cpu, got meta",
         ),
         ({"config": None}, "config must be an SCConfig, got None"),
     ],

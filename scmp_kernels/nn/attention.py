@@ -71,10 +71,12 @@ def attention_and_weights(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """`sc_scaled_dot_product_attention`, and the (..., Hq, L, S) that its second product takes."""
     _check(query, key, value, attn_mask, is_causal, enable_gqa)
-    scale = query.shape[-1] ** -0.5 if scale is None else scale
+    scale = max(query.shape[-1], 1) ** -0.5 if scale is None else scale
     scores = _product(query, key, config, "qk") * scale
     if is_causal:
         attn_mask = scores.new_ones(scores.shape[-2:], dtype=torch.bool).tril()
+    elif attn_mask is not None:
+        _check_mask(attn_mask, scores)
     if attn_mask is not None and attn_mask.dtype == torch.bool:
         scores = scores.masked_fill(~attn_mask, -math.inf)
     elif attn_mask is not None:
@@ -123,6 +125,22 @@ def _check(query, key, value, attn_mask, is_causal, enable_gqa) -> None:
         attn_mask.dtype == torch.bool or attn_mask.is_floating_point()
     ):
         raise ValueError(f"{_OWNER}: attn_mask must be bool or float, got {attn_mask.dtype}")
+
+
+def _check_mask(attn_mask: torch.Tensor, scores: torch.Tensor) -> None:
+    try:
+        fits = torch.broadcast_shapes(attn_mask.shape, scores.shape) == scores.shape
+    except RuntimeError:
+        fits = False
+    if not fits:
+        raise ValueError(
+            f"{_OWNER}: attn_mask must have a shape that broadcasts to (..., Hq, L, S) = "
+            f"{tuple(scores.shape)}, got {tuple(attn_mask.shape)}"
+        )
+    if attn_mask.device != scores.device:
+        raise ValueError(
+            f"{_OWNER}: attn_mask must be on query's device {scores.device}, got {attn_mask.device}"
+        )
 
 
 def _batch(x: torch.Tensor, enable_gqa: bool) -> torch.Size:
