@@ -182,6 +182,15 @@ def test_state_dicts():
     check(plain)
 
 
+def test_scales_of_a_state_dict():
+    state = {**layer().state_dict(), "smooth_scales": torch.ones(7)}
+    with pytest.raises(RuntimeError, match="size mismatch for smooth_scales"):
+        layer().load_state_dict(state)
+    other = layer()
+    other.load_state_dict({**state, "smooth_scales": torch.full((8,), 2.0).half()})
+    assert other.smooth_scales.dtype == torch.float32 and other.smooth_scales.tolist() == [2.0] * 8
+
+
 def test_a_meta_layer_becomes_real():
     module = SCLinear(8, 6, device="meta").eval().requires_grad_(False)
     assert module(X.to("meta")).shape == (5, 6)

@@ -219,7 +219,8 @@ class SCWeight(_Layer):
     def _load_from_state_dict(self, state_dict, prefix, *args) -> None:
         loaded = state_dict.get(prefix + "smooth_scales")
         if loaded is not None and self.smooth_scales is None:
-            self.smooth_scales = torch.empty_like(loaded, device=self.weight.device)
+            # Of the right shape: torch tells of another.
+            self.smooth_scales = self.weight.new_ones(self._columns(), dtype=torch.float32)
         super()._load_from_state_dict(state_dict, prefix, *args)
         if not self.training:
             self.prepare()
