@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from torch.nn.utils import parametrizations
 
 import scmp_kernels
-from scmp_kernels import SCConfig, convert, mp, revert
+from scmp_kernels import SCConfig, calibrate_smoothquant, convert, mp, revert, summary
 from scmp_kernels.nn import SCConv2d, SCLinear
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
@@ -162,6 +162,15 @@ def test_errors():
         lambda: convert(model(), filter=lambda *_: "yes"),
         "convert: filter must return True, False, None or an SCConfig, for '' it returned 'yes'",
     )
+    assert_value_error(
+        lambda: convert(model(), filter="head"),
+        "convert: filter must be a function or None, got 'head'",
+    )
+    for function in (convert, revert, summary, lambda x: calibrate_smoothquant(x, [])):
+        with pytest.raises(
+            ValueError, match="^[a-z_]*: model must be a torch.nn.Module, got None$"
+        ):
+            function(None)
     m = convert(model())
     assert_value_error(
         lambda: convert(m),

@@ -6,11 +6,13 @@ import json
 import pickle
 from dataclasses import FrozenInstanceError, fields
 
+import numpy as np
 import pytest
 import torch
 from support import assert_value_error, randn, small_config
 
 from scmp_kernels import SCConfig, mp, sc_matmul
+from scmp_kernels.nn import SCLinear
 from scmp_kernels.sc.config import StreamConfig
 
 NOT_OF_A_CONFIG = {"a", "b", "smooth_scales", "rung_table", "level_lens"}  # operands, by chunk
@@ -73,6 +75,15 @@ def test_lengths_of_an_assignment():
     rows = mp.RowAssignment.from_levels(torch.tensor([0, 1, 1, 0, 0, 1]), [64, 8])
     found = SCConfig(mp=rows).lengths(randn(2, 3, 4), "mlp_metric")
     assert found.tolist() == [[64, 8, 8], [64, 64, 8]]
+    assert_value_error(
+        lambda: SCLinear(4, 2, config=SCConfig(mp=rows))(randn(5, 4)),
+        "SCConfig: mp must have as many rows as a call, 5 here, got a RowAssignment of 6",
+    )
+
+
+def test_integers_of_numpy():
+    config = SCConfig(sc_prec=np.int64(6), chunk_d=np.int32(4))
+    assert config == SCConfig(sc_prec=6, chunk_d=4) and config.levels() == [64]
 
 
 @pytest.mark.parametrize(
@@ -84,6 +95,14 @@ def test_lengths_of_an_assignment():
             "stoc_len must be an int or None (mp has lengths by row), got tensor([1., 1., 1.])",
         ),
         ({"enabled": 1}, "enabled must be True or False, got 1"),
+        (
+            {"halve_bipolar_stoc_len": 1},
+            "halve_bipolar_stoc_len must be True or False, got 1",
+        ),
+        ({"mode": 3}, "mode must be a str, got 3"),
+        ({"sc_prec": "8"}, "sc_prec must be an integer, got '8'"),
+        ({"chunk_d": 2.0}, "chunk_d must be an integer, got 2.0"),
+        ({"group_a": True}, "group_a must be an integer, got True"),
         ({"operator": 1}, "operator must be a str or None, got 1"),
         (
             {"mp": [256, 64]},

@@ -9,7 +9,7 @@ from support import DTYPES, assert_same_bits, assert_value_error, forced, randn
 from torch import nn
 
 from scmp_kernels import SCConfig, mp, sc_conv2d, sc_matmul
-from scmp_kernels.nn import SCConv2d, SCLinear
+from scmp_kernels.nn import SCConv2d, SCLinear, SCMultiheadAttention
 from scmp_kernels.sc.config_helpers import make_sobol_custom_seed_config
 
 CHUNK_CONFIG = make_sobol_custom_seed_config(4, 4, 8, use_scrambling=True)
@@ -193,6 +193,16 @@ def test_errors():
         lambda: SCLinear(4, 3, config=SCConfig(granularity="per_head")),
         "SCLinear: granularity must be 'per_row' or 'per_tensor', got 'per_head'",
     )
+    for twin, name, kind in (
+        (SCLinear, "linear", "Linear"),
+        (SCConv2d, "conv", "Conv2d"),
+        (SCMultiheadAttention, "module", "MultiheadAttention"),
+    ):
+        for other in (None, nn.GELU()):
+            assert_value_error(
+                lambda twin=twin, other=other: twin.from_float(other),
+                f"{twin.__name__}.from_float: {name} must be a torch.nn.{kind}, got {other}",
+            )
     assert_value_error(
         lambda: SCLinear(4, 3, config={"stoc_len": 4}),
         "SCLinear: config must be an SCConfig, got {'stoc_len': 4}",

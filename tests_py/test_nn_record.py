@@ -90,6 +90,7 @@ def test_errors():
         enter(convert(model(), attention=False), None),
         "record_products: recorder must be a CalibrationRecorder, got None",
     )
+    assert_value_error(enter(None), "record_products: model must be a torch.nn.Module, got None")
     assert_value_error(
         enter(model()), "record_products: model must be converted, got nothing on bit streams in it"
     )

@@ -91,6 +91,15 @@ def test_errors():
         "calibrate_smoothquant: data must have batches that reach the layers, got none",
     )
     assert_value_error(
+        lambda: calibrate_smoothquant(converted(), [IMAGES[:0]], progress=False),
+        "calibrate_smoothquant: data must have batches that reach the layers, got none",
+    )
+    for data, shown in ((torch.ones(1), "tensor([1.])"), ({"x": 1}, "{'x': 1}"), (None, "None")):
+        assert_value_error(
+            lambda data=data: calibrate_smoothquant(converted(), data, progress=False),
+            f"calibrate_smoothquant: data must be a list of batches, got {shown}",
+        )
+    assert_value_error(
         lambda: calibrate_smoothquant(converted(), [IMAGES], progress=1),
         "calibrate_smoothquant: progress must be True, False or None, got 1",
     )

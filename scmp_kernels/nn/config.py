@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
+from torch import nn
 
 from scmp_kernels.mp import (
     AdaptiveMPConfig,
@@ -15,7 +16,7 @@ from scmp_kernels.mp import (
     classify_rows_by_metric,
     compute_row_metric,
 )
-from scmp_kernels.mp.checks import check_bool
+from scmp_kernels.mp.checks import check_any_integer, check_bool, check_name
 from scmp_kernels.sc.config import StreamConfig
 from scmp_kernels.sc.lengths import longest_stream
 from scmp_kernels.sc.matmul import sc_matmul
@@ -73,7 +74,7 @@ class SCConfig:
             raise ValueError(
                 f"SCConfig: operator must be a str or None, got {one_line(self.operator)}"
             )
-        check_bool("SCConfig", "enabled", self.enabled)
+        self._check_types()
         if self.stoc_len is not None and type(self.stoc_len) is not int:
             raise ValueError(
                 "SCConfig: stoc_len must be an int or None (mp has lengths by row), "
@@ -82,6 +83,17 @@ class SCConfig:
         self._check_mp()
         if any(getattr(self, f.name) != f.default for f in fields(self)):  # not while importing
             self._check_knobs()
+
+    def _check_types(self) -> None:
+        for name in ("granularity", "mode"):
+            check_name("SCConfig", name, getattr(self, name))
+        for name in ("halve_bipolar_stoc_len", "enabled"):
+            check_bool("SCConfig", name, getattr(self, name))
+        for name in ("sc_prec", "chunk_d", "group_a", "group_b", "rng_levels"):
+            value = getattr(self, name)
+            if value is not None or name != "rng_levels":
+                number = check_any_integer("SCConfig", name, value)
+                object.__setattr__(self, name, number)  # numpy's become int
 
     def _check_mp(self) -> None:
         if self.mp is None:
@@ -141,12 +153,19 @@ class SCConfig:
             int, None, or (..., N) int32.
 
         Raises:
-            ValueError: an AdaptiveMPConfig has no thresholds for the operator.
+            ValueError: an AdaptiveMPConfig has no thresholds for the operator, or a RowAssignment
+                is one of another number of rows.
         """
         if self.mp is None:
             return self.stoc_len
         if isinstance(self.mp, RowAssignment):
-            return self.mp.row_stoc_len.view(rows.shape[:-1])
+            assigned, called = self.mp.row_stoc_len, rows.shape[:-1]
+            if assigned.shape[0] != called.numel():
+                raise ValueError(
+                    "SCConfig: mp must have as many rows as a call, "
+                    f"{called.numel()} here, got a RowAssignment of {assigned.shape[0]}"
+                )
+            return assigned.view(called)
         operator = joined(self.operator, product) or None
         with torch.no_grad():
             if isinstance(self.mp, MPConfig):
@@ -188,6 +207,14 @@ def check_config(owner: str, config: Any) -> SCConfig:
     if not isinstance(config, SCConfig):
         raise ValueError(f"{owner}: config must be an SCConfig, got {one_line(config)}")
     return config
+
+
+def check_module(owner: str, name: str, module: Any, kind: type = nn.Module) -> None:
+    """Raise the ValueError of what is no module of that kind of torch's."""
+    if not isinstance(module, kind):
+        raise ValueError(
+            f"{owner}: {name} must be a torch.nn.{kind.__name__}, got {one_line(module)}"
+        )
 
 
 def _stream_config(config: Any) -> StreamConfig:

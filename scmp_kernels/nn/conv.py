@@ -7,7 +7,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from scmp_kernels.mp import RowAssignment
-from scmp_kernels.nn.config import SCConfig
+from scmp_kernels.nn.config import SCConfig, check_module
 from scmp_kernels.nn.weights import SCWeight
 from scmp_kernels.sc.conv import conv2d_lowered_rows, sc_conv2d
 
@@ -69,6 +69,7 @@ class SCConv2d(SCWeight, nn.Conv2d):
         Raises:
             ValueError: an argument does not fit.
         """
+        check_module("SCConv2d.from_float", "conv", conv, nn.Conv2d)
         geometry: tuple[Any, Any, Any, Any, Any] = (
             conv.kernel_size,
             conv.stride,

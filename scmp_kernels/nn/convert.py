@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from torch import nn
 from torch.nn.utils import parametrize
 
-from scmp_kernels.nn.config import SCConfig, check_config
+from scmp_kernels.nn.config import SCConfig, check_config, check_module
 from scmp_kernels.nn.conv import SCConv2d
 from scmp_kernels.nn.linear import SCLinear
 from scmp_kernels.nn.multihead import SCMultiheadAttention
@@ -70,7 +70,10 @@ def convert(
         ValueError: an argument does not fit, a config does not fit a layer, the model is converted
             already, or its attention does not go through the function.
     """
+    check_module("convert", "model", model)
     check_config("convert", config)
+    if filter is not None and not callable(filter):
+        raise ValueError(f"convert: filter must be a function or None, got {one_line(filter)}")
     inside: SCConfig | None
     if isinstance(attention, bool):
         inside = config if attention else None
@@ -112,8 +115,10 @@ def revert(model: nn.Module) -> nn.Module:
         model (the float layer where the model itself is one).
 
     Raises:
-        ValueError: something took the place of a module's ``forward`` since `convert`.
+        ValueError: model is no module, or something took the place of a module's ``forward`` since
+            `convert`.
     """
+    check_module("revert", "model", model)
     original = _original(model)
     if original is not None:
         return _restored(model, original)

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from scmp_kernels.nn.config import SCConfig
+from scmp_kernels.nn.config import SCConfig, check_module
 from scmp_kernels.nn.weights import SCWeight
 from scmp_kernels.sc.matmul import sc_matmul
 
@@ -54,6 +54,7 @@ class SCLinear(SCWeight, nn.Linear):
         Raises:
             ValueError: an argument does not fit.
         """
+        check_module("SCLinear.from_float", "linear", linear, nn.Linear)
         has_bias = linear.bias is not None
         new = cls(linear.in_features, linear.out_features, has_bias, "meta", config=config)
         return cls._take_over(linear, new, smooth_scales)

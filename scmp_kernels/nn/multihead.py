@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from scmp_kernels.nn.attention import attention_and_weights, sc_scaled_dot_product_attention
-from scmp_kernels.nn.config import SCConfig, check_config
+from scmp_kernels.nn.config import SCConfig, check_config, check_module
 from scmp_kernels.nn.linear import SCLinear
 from scmp_kernels.nn.projection import PROJECTIONS, SCProjection
 from scmp_kernels.nn.scope import OwnAttention, announced
@@ -79,8 +79,9 @@ class SCMultiheadAttention(nn.MultiheadAttention):
             config, attention: as of the class.
 
         Raises:
-            ValueError: a config does not fit.
+            ValueError: an argument does not fit.
         """
+        check_module(f"{_OWNER}.from_float", "module", module, nn.MultiheadAttention)
         has_bias, has_bias_kv = module.in_proj_bias is not None, module.bias_k is not None
         extras = (has_bias, has_bias_kv, module.add_zero_attn, module.kdim, module.vdim)
         new = cls(

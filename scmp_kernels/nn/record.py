@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from scmp_kernels.mp import CalibrationRecorder
-from scmp_kernels.nn.config import SCConfig, joined
+from scmp_kernels.nn.config import SCConfig, check_module, joined
 from scmp_kernels.nn.conv import SCConv2d
 from scmp_kernels.nn.scope import Scope, attention_of
 from scmp_kernels.nn.smooth import evaluated
@@ -51,6 +51,7 @@ def record_products(model: nn.Module, recorder: CalibrationRecorder) -> Iterator
         ValueError: an argument does not fit, a convolution has groups, or, during a forward, a
             module's knobs do not allow lengths by row.
     """
+    check_module(_OWNER, "model", model)
     if not isinstance(recorder, CalibrationRecorder):
         raise ValueError(
             f"{_OWNER}: recorder must be a CalibrationRecorder, got {one_line(recorder)}"

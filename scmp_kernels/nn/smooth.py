@@ -9,10 +9,12 @@ import torch
 from torch import nn
 
 from scmp_kernels.mp.progress import check_progress, progress_bar
+from scmp_kernels.nn.config import check_module
 from scmp_kernels.nn.conv import SCConv2d
 from scmp_kernels.nn.scope import attention_of
 from scmp_kernels.nn.weights import SCWeight
 from scmp_kernels.quant import accumulate_act_scales, compute_smooth_scales
+from scmp_kernels.sc.rng import one_line
 
 _OWNER = "calibrate_smoothquant"
 
@@ -68,7 +70,8 @@ def calibrate_smoothquant(
 
     Args:
         model: with SCLinear or SCConv2d layers (`convert`).
-        data: batches: a tensor, a tuple or list of arguments, or a mapping of keyword arguments.
+        data: a list or another iterable of batches, each a tensor, a tuple or list of arguments, or
+            a mapping of keyword arguments.
         alpha, eps: as in `quant.compute_smooth_scales`.
         filter: ``filter(name, layer)``: whether a layer gets scales; None: all.
         forward: ``forward(model, batch)`` runs a batch.
@@ -81,7 +84,10 @@ def calibrate_smoothquant(
         ValueError: an argument does not fit, or a layer saw NaN or Inf; no scales are set then.
         ImportError: progress=True, and tqdm is not installed.
     """
+    check_module(_OWNER, "model", model)
     check_progress(_OWNER, progress)
+    if isinstance(data, (torch.Tensor, Mapping, str)) or not isinstance(data, Iterable):
+        raise ValueError(f"{_OWNER}: data must be a list of batches, got {one_line(data)}")
     layers = {
         name: module
         for name, module in model.named_modules()
@@ -99,7 +105,8 @@ def calibrate_smoothquant(
         def see(layer: nn.Module, args: tuple[torch.Tensor, ...]) -> None:
             x: Any  # not None: layers with groups are left out
             x = layer.lowered_rows(args[0]) if isinstance(layer, SCConv2d) else args[0].float()
-            seen[name] = accumulate_act_scales(x, seen.get(name))
+            if x.numel():  # one without rows says nothing
+                seen[name] = accumulate_act_scales(x, seen.get(name))
 
         return see
 

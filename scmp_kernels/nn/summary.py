@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from scmp_kernels.nn.config import SCConfig
+from scmp_kernels.nn.config import SCConfig, check_module
 from scmp_kernels.nn.multihead import SCMultiheadAttention
 from scmp_kernels.nn.scope import observed
 from scmp_kernels.nn.smooth import call_model, evaluated
@@ -99,7 +99,11 @@ def summary(model: nn.Module, example_input: Any = None, verbose: bool = True) -
 
     Returns:
         Summary.
+
+    Raises:
+        ValueError: model is no module.
     """
+    check_module("summary", "model", model)
     layers = _layers(model)
     rows = {
         name: Row(name, type(m).__name__, _lengths(m), None if example_input is None else 0)
