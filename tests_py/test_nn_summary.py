@@ -1,5 +1,6 @@
 """What summary says: lengths, multiply-accumulates, shares."""
 
+import pytest
 import torch
 from nn_cases import IMAGES, model
 from support import assert_same_bits, randn
@@ -58,6 +59,51 @@ def test_products_that_no_layer_makes():
     result = summary(convert(Tied()), randn(5, 4), verbose=False)
     assert [(row.kind, row.macs) for row in result.rows] == [("SCLinear", 120), ("other", 120)]
     assert result.share == 0.5
+
+
+@pytest.mark.parametrize(
+    ("product", "macs"),
+    [
+        (lambda x: x @ x[0], 5 * 6),
+        (lambda x: x[0] @ x[1], 6),
+        (
+            lambda x: torch._grouped_mm(
+                torch.ones(8, 16).bfloat16(),
+                torch.ones(2, 16, 32).bfloat16(),
+                offs=torch.tensor([3, 8], dtype=torch.int32),
+            ),
+            8 * 16 * 32,
+        ),
+        (
+            lambda x: torch._grouped_mm(
+                torch.ones(2, 8, 16).bfloat16(), torch.ones(2, 16, 32).bfloat16()
+            ),
+            2 * 8 * 16 * 32,
+        ),
+    ],
+    ids=["vector", "two_vectors", "experts", "batch"],
+)
+def test_products_that_torchs_counter_leaves_out(product, macs):
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a = nn.Linear(4, 6)
+
+        def forward(self, x):
+            y = self.a(x)
+            product(y)
+            return y
+
+    result = summary(convert(Model()), randn(5, 4), verbose=False)
+    assert [(row.kind, row.macs) for row in result.rows] == [("SCLinear", 120), ("other", macs)]
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
+def test_recurrent_layers(kind):
+    layer = kind(8, 16, num_layers=2, bidirectional=True)
+    matrices = sum(w.numel() for w in layer.parameters() if w.dim() == 2)
+    (row,) = summary(nn.Sequential(layer), randn(3, 2, 8), verbose=False).rows
+    assert (row.kind, row.macs) == ("other", 3 * 2 * matrices)
 
 
 def test_without_an_example():

@@ -129,6 +129,31 @@ def _layers(model: nn.Module) -> dict[str, Any]:
     }
 
 
+def _grouped_flops(a: torch.Size, b: torch.Size, *_: Any, **__: Any) -> int:
+    """Of the product of groups of rows with a matrix each, as experts of a mixture have it."""
+    batch = a[0] if len(a) == len(b) == 3 else 1
+    return 2 * batch * a[-2] * a[-1] * b[-1]
+
+
+def _vector_flops(a: torch.Size, *_: Any, **__: Any) -> int:
+    return 2 * a.numel()
+
+
+def _recurrent_flops(x: torch.Size, first: Any, second: Any, *_: Any, **__: Any) -> int:
+    """Of layers that are one operator, by their matrices: two, or `first`, which has biases too."""
+    weights = first if isinstance(first, list) else [first, second]
+    return 2 * x[:-1].numel() * sum(w.numel() for w in weights if len(w) == 2)
+
+
+_MORE_PRODUCTS = {  # those that torch's counter leaves out
+    torch.ops.aten._grouped_mm: _grouped_flops,
+    torch.ops.aten.mv: _vector_flops,
+    torch.ops.aten.dot: _vector_flops,
+    torch.ops.aten.mkldnn_rnn_layer: _recurrent_flops,
+    torch.ops.aten._cudnn_rnn: _recurrent_flops,
+}
+
+
 def _lengths(module: nn.Module) -> list[int]:
     config = module.config if isinstance(module, SCWeight) else None
     return config.levels() if config is not None and config.enabled else []
@@ -175,7 +200,7 @@ def _count(model: nn.Module, batch: Any, layers: dict[str, Any], rows: dict) -> 
     for name, module in model.named_modules():
         hooks.append(module.register_forward_pre_hook(lambda *_, name=name: inside.append(name)))
         hooks.append(module.register_forward_hook(left))
-    counter = FlopCounterMode(display=False)
+    counter = FlopCounterMode(display=False, custom_mapping=_MORE_PRODUCTS)
     try:
         # torch's own attention by plain products, which the counter sees one by one.
         with (
