@@ -30,11 +30,14 @@ class Case(NamedTuple):
     dims: dict[str, Any] = {}
     grad: bool = False
 
-    def inputs(self, index: int, grad: bool = False) -> tuple[torch.Tensor, ...]:
+    def inputs(
+        self, index: int, grad: bool = False, device: str = "cpu"
+    ) -> tuple[torch.Tensor, ...]:
         """Tensors of the shapes at the sizes of this index."""
         sizes = self.sizes[index]
         shapes = [[sizes.get(size, size) for size in shape] for shape in self.shapes]
-        return tuple(randn(*s, seed=i).requires_grad_(grad) for i, s in enumerate(shapes))
+        tensors = (randn(*shape, seed=i).to(device) for i, shape in enumerate(shapes))
+        return tuple(x.requires_grad_(grad) for x in tensors)
 
     def varying(self) -> list[dict[int, str]]:
         """By input, the dimensions that vary: {dimension: letter}."""

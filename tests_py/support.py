@@ -20,6 +20,13 @@ ROOT = Path(__file__).resolve().parents[1]
 GOLDEN = Path(os.environ.get("SCMP_GOLDEN", ROOT.parent / "shared" / "golden"))
 
 
+on_cuda = [
+    pytest.mark.cuda,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU"),
+]
+every_device = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=on_cuda)])
+
+
 def benchmark_shapes():
     """The module of shapes and knobs that the benchmarks run, by its path."""
     spec = importlib.util.spec_from_file_location(
@@ -98,8 +105,10 @@ def bits(x):
 
 
 def assert_same_bits(actual, expected, context=""):
-    """Tensors or arrays: same dtype, shape and bits (NaNs equal whatever their payload)."""
-    actual, expected = np.asarray(actual), np.asarray(expected)
+    """Tensors, of any device, or arrays: same dtype, shape and bits (NaNs equal in any payload)."""
+    actual, expected = (
+        np.asarray(x.cpu() if isinstance(x, torch.Tensor) else x) for x in (actual, expected)
+    )
     assert actual.dtype == expected.dtype and actual.shape == expected.shape, context
     wrong = bits(actual) != bits(expected)
     if wrong.any():

@@ -13,25 +13,48 @@ from nn_cases import (  # noqa: F401  (a fixture)
     model,
     nothing_left,
 )
-from support import assert_same_bits, assert_value_error, forced, randn
+from support import assert_same_bits, assert_value_error, every_device, forced, randn
 from torch import nn
 from torch.nn import functional as F
 from torch.nn.utils import parametrizations
 
 import scmp_kernels
 from scmp_kernels import SCConfig, calibrate_smoothquant, convert, mp, revert, summary
-from scmp_kernels.nn import SCConv2d, SCLinear
+from scmp_kernels.nn import SCConv2d, SCLinear, record_products
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
 
-def test_a_model_by_hand():
-    m, plain = model(), model()
+@every_device
+def test_a_model_by_hand(device):
+    m, plain, images = model().to(device), model().to(device), IMAGES.to(device)
     assert convert(m, SHORT) is m
-    expected = by_hand(plain, IMAGES, SHORT, SHORT)
-    assert_same_bits(m(IMAGES), expected)
+    expected = by_hand(plain, images, SHORT, SHORT)
+    assert_same_bits(m(images), expected)
     with forced("reference"):
-        assert_same_bits(m(IMAGES), expected)
+        assert_same_bits(m(images), expected)
+
+
+@every_device
+def test_a_model_moves_after_it_was_converted(device):
+    m = convert(model(), SHORT).to(device)
+    expected = by_hand(model().to(device), IMAGES.to(device), SHORT, SHORT)
+    assert_same_bits(m(IMAGES.to(device)), expected)
+    assert_same_bits(m.cpu()(IMAGES), by_hand(model(), IMAGES, SHORT, SHORT))
+
+
+@every_device
+def test_scales_and_thresholds_of_a_model(device):
+    m, images = convert(model().to(device)), IMAGES.to(device)
+    scales = calibrate_smoothquant(m, [images], progress=False)
+    assert {x.device.type for x in scales.values()} == {device}
+    recorder = mp.CalibrationRecorder([256, 64, 16], progress=False)
+    with record_products(m, recorder):
+        m(images)
+    found = mp.calibrate_thresholds(recorder, mean_length=200, progress=False)
+    revert(m)
+    out = convert(m, SCConfig(mp=found.config()))(images)
+    assert out.device.type == device and bool(out.isfinite().all())
 
 
 def test_revert_restores_modules_and_bits():

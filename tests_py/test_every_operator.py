@@ -3,7 +3,7 @@
 import pytest
 import torch
 from operator_cases import ARGUMENTS, CASES
-from support import assert_same_bits
+from support import assert_same_bits, every_device
 from torch.export import Dim
 from torch.library import opcheck
 
@@ -59,13 +59,13 @@ def test_every_operator_is_here():
     assert set(ARGUMENTS) == registered()
 
 
-def check_one_graph(name, run):
+def check_one_graph(name, run, device="cpu"):
     """`run(call, inputs)` has the same bits, compiled once for all sizes."""
     case = CASES[name]
     compiled = torch.compile(case.call, fullgraph=True, dynamic=True, backend="aot_eager")
     with torch._dynamo.config.patch(error_on_recompile=True):
         for index in range(len(case.sizes)):
-            inputs = case.inputs(index, grad=run is gradients)
+            inputs = case.inputs(index, grad=run is gradients, device=device)
             for tensor, dims in zip(inputs, case.varying(), strict=True):
                 for dim in dims:
                     torch._dynamo.mark_dynamic(tensor, dim)
@@ -79,9 +79,12 @@ def gradients(call, inputs):
 
 @pytest.mark.usefixtures("fresh")
 @every_case
-def test_one_dynamic_graph(name):
+@every_device
+def test_one_dynamic_graph(device, name):
     assert len(CASES[name].sizes) >= 3
-    check_one_graph(name, lambda call, inputs: call(*inputs))
+    if device != "cpu" and "prepared" in name:
+        pytest.skip("the case's operand is on the CPU; test_cuda_prepared.py has graphs of others")
+    check_one_graph(name, lambda call, inputs: call(*inputs), device)
 
 
 @pytest.mark.usefixtures("fresh")

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from support import DTYPES, assert_same_bits, assert_value_error, forced, randn
+from support import DTYPES, assert_same_bits, assert_value_error, every_device, forced, randn
 from torch.nn import functional as F
 
 from scmp_kernels import SCConfig, mp, sc_matmul
@@ -40,8 +40,9 @@ def by_hand(q, k, v, bias=0.0, scale=None, qk=None, av=None, **knobs):
         {"group_a": 2, "group_b": 3, "halve_bipolar_stoc_len": True},
     ],
 )
-def test_by_hand(knobs):
-    q, k, v = heads()
+@every_device
+def test_by_hand(device, knobs):
+    q, k, v = (x.to(device) for x in heads())
     expected = by_hand(q, k, v, **knobs)
     assert_same_bits(attention(q, k, v, config=SCConfig(**knobs)), expected)
     with forced("reference"):

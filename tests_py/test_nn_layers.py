@@ -5,7 +5,7 @@ import pickle
 
 import pytest
 import torch
-from support import DTYPES, assert_same_bits, assert_value_error, forced, randn
+from support import DTYPES, assert_same_bits, assert_value_error, every_device, forced, randn
 from torch import nn
 
 from scmp_kernels import SCConfig, mp, sc_conv2d, sc_matmul
@@ -38,8 +38,9 @@ def by_hand(layer, x, **options):
 
 
 @knobs
-def test_a_linear_layer_by_hand(name):
-    layer, x = linear(), randn(3, 5, 16)
+@every_device
+def test_a_linear_layer_by_hand(device, name):
+    layer, x = linear().to(device), randn(3, 5, 16).to(device)
     expected = by_hand(layer, x, **KNOBS[name])
     twin = SCLinear.from_float(layer, SCConfig(**KNOBS[name]))
     assert_same_bits(twin(x), expected)
@@ -134,9 +135,10 @@ def convolved(conv, x, **options):
 
 @pytest.mark.parametrize("geometry", GEOMETRIES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_convolution_by_hand(geometry, dtype):
-    conv = nn.Conv2d(4, 4, **GEOMETRIES[geometry]).to(dtype).requires_grad_(False)
-    x = randn(2, 4, 7, 6).to(dtype)
+@every_device
+def test_a_convolution_by_hand(device, geometry, dtype):
+    conv = nn.Conv2d(4, 4, **GEOMETRIES[geometry]).to(device, dtype).requires_grad_(False)
+    x = randn(2, 4, 7, 6).to(device, dtype)
     twin = SCConv2d.from_float(conv, SCConfig(stoc_len=64))
     assert_same_bits(twin(x).float(), convolved(conv, x, stoc_len=64).float())
     assert twin(x).shape == conv(x).shape and twin(x).dtype == dtype

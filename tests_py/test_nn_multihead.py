@@ -6,7 +6,7 @@ import pickle
 import pytest
 import torch
 from nn_cases import SHORT, nothing_left  # noqa: F401  (a fixture)
-from support import DTYPES, assert_same_bits, assert_value_error, forced, randn
+from support import DTYPES, assert_same_bits, assert_value_error, every_device, forced, randn
 from torch import nn
 
 from scmp_kernels import SCConfig, calibrate_smoothquant, convert, mp, revert, sc_matmul, summary
@@ -68,9 +68,11 @@ def by_hand(module, query, key, value, layers, attend, mask=None):
 
 
 @pytest.mark.parametrize("name", ["batch first", "sizes"])
-def test_by_hand(name):
-    module = attention(**OPTIONS[name])
-    x, padding = inputs(module), torch.tensor([[False] * 4, [False] * 2 + [True] * 2])
+@every_device
+def test_by_hand(device, name):
+    module = attention(**OPTIONS[name]).to(device)
+    x = [each.to(device) for each in inputs(module)]
+    padding = torch.tensor([[False] * 4, [False] * 2 + [True] * 2], device=device)
     twin = SCMultiheadAttention.from_float(module, SHORT, SCConfig(granularity="per_head"))
     mask = ~padding.view(2, 1, 1, 4)
     expected = by_hand(module, *x, SHORT, SCConfig(granularity="per_head"), mask)

@@ -5,7 +5,7 @@ import itertools
 import pytest
 import torch
 from prepared_cases import OPS
-from support import assert_same_bits, assert_value_error, randn
+from support import assert_same_bits, assert_value_error, every_device, randn
 from torch.func import functional_call, stack_module_state, vmap
 
 from scmp_kernels import SCConfig, mp, prepare, quant, sc_conv2d, sc_matmul
@@ -22,9 +22,11 @@ def each(call, *batches):
     return torch.stack([call(*entries) for entries in zip(*batches, strict=True)])
 
 
-def test_both_operands_is_the_batched_call():
-    assert_same_bits(vmap(sc_matmul)(A, B[:3]), sc_matmul(A, B[:3]))
-    x, weights = randn(2, 3, 6, 5), randn(3, 4, 3, 3, 3, seed=1)
+@every_device
+def test_both_operands_is_the_batched_call(device):
+    a, b = A.to(device), B[:3].to(device)
+    assert_same_bits(vmap(sc_matmul)(a, b), sc_matmul(a, b))
+    x, weights = randn(2, 3, 6, 5).to(device), randn(3, 4, 3, 3, 3, seed=1).to(device)
     assert_same_bits(
         vmap(lambda w: sc_conv2d(x, w))(weights), each(lambda w: sc_conv2d(x, w), weights)
     )
