@@ -144,6 +144,10 @@ def test_errors():
             lambda: sc_conv2d(x, weight, groups=2, smooth_scales=torch.ones(3)),
             "sc_conv2d: smooth_scales must have shape (Cin * kh * kw,) = (36,), got [3]",
         ),
+        (
+            lambda: sc_conv2d(x, weight, groups=2, granularity="per_head"),
+            "sc_conv2d: granularity must be 'per_row' or 'per_tensor', got 'per_head'",
+        ),
         (lambda: sc_conv2d(x, weight, groups=2, stoc_len=0), "sc_matmul: stoc_len must be in"),
     ]:
         with pytest.raises(ValueError, match="."):

@@ -40,6 +40,8 @@ at::Tensor sc_conv2d(const at::Tensor& input, const at::Tensor& weight,
                      const std::optional<at::Tensor>& rung_table,
                      at::OptionalIntArrayRef level_lens) {
   const char* op = "sc_conv2d";
+  TORCH_CHECK_VALUE(granularity != "per_head", op,
+                    ": granularity must be 'per_row' or 'per_tensor', got 'per_head'");
   const at::Tensor x = as_batch(op, input);
   const std::optional<at::Tensor> bias = present(given_bias);
   const WeightShape shape = shape_of(op, weight);
