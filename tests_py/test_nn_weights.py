@@ -51,9 +51,21 @@ def in_inference_mode(module):
         module.weight.mul_(2)
 
 
-def optimizer_step(module):
+class WritesData(torch.optim.Optimizer):
+    """As some optimizers outside of torch: no trace of the write."""
+
+    def __init__(self, params, lr):
+        super().__init__(params, {"lr": lr})
+
+    def step(self):
+        for group in self.param_groups:
+            for p in group["params"]:
+                p.data.sub_(group["lr"] * p.grad)
+
+
+def optimizer_step(module, kind=torch.optim.AdamW, **options):
     module.requires_grad_(True)
-    optimizer = torch.optim.AdamW(module.parameters(), lr=0.1)
+    optimizer = kind(module.parameters(), lr=0.1, **options)
     module(X).square().mean().backward()
     optimizer.step()
     module.requires_grad_(False)
@@ -71,6 +83,8 @@ CHANGES = {
     "parameter": replace,
     "inference mode": in_inference_mode,
     "optimizer": optimizer_step,
+    "fused optimizer": lambda m: optimizer_step(m, fused=True),
+    "optimizer that writes data": lambda m: optimizer_step(m, WritesData),
     "load": load,
     "assign": lambda m: load(m, assign=True),
     "init": lambda m: nn.init.uniform_(m.weight),
@@ -91,6 +105,27 @@ def test_a_change_is_seen(name, prepared):
     check(module)
     check(module)
     assert len(prepared) == 2 and (name == "double" or not torch.equal(module(X), before))
+
+
+def test_optimizers_of_other_models_are_left_alone():
+    module, other = layer(), nn.Linear(8, 6)
+    check(module)
+    versions = [p._version for p in (*module.parameters(), *other.parameters())]
+    optimizer_step(other, fused=True)
+    assert [p._version for p in (*module.parameters(), *other.parameters())] == versions
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_a_compiled_optimizer_step(backend):
+    module = layer()
+    check(module)
+    module.requires_grad_(True)
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1, fused=True)
+    module(X).square().mean().backward()
+    torch._dynamo.reset()
+    torch.compile(lambda: optimizer.step(), backend=backend)()
+    torch._dynamo.reset()
+    check(module.requires_grad_(False))
 
 
 def test_addresses_are_not_used_again():

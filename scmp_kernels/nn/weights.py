@@ -1,10 +1,13 @@
 """What `SCLinear`, `SCConv2d` and projections share: a weight prepared once and never stale."""
 
 import os
+import threading
+import weakref
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import torch
 from torch.compiler import is_compiling
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from scmp_kernels.nn.config import SCConfig, check_config
 from scmp_kernels.sc.config import is_recording, is_transformed
@@ -44,6 +47,27 @@ def _check_prepared(
 @_check_prepared.register_fake
 def _(sources, aliases, versions):
     return None
+
+
+_prepared: "weakref.WeakSet[SCWeight]" = weakref.WeakSet()
+_lock = threading.RLock()
+
+
+@torch._disable_dynamo  # as torch.compiler.disable, which imports the compiler at once
+def _count_step(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+    """After a step: count a change of the weights that were prepared.
+
+    Fused optimizers of torch, and those that write into ``weight.data``, do not count it.
+    """
+    with _lock:
+        sources = {id(x) for layer in _prepared for x in layer._sources()}
+    params = (p for group in optimizer.param_groups for p in group["params"])
+    stepped = [p for p in params if id(p) in sources and p.grad is not None]
+    if stepped:
+        torch.autograd.graph.increment_version(stepped)
+
+
+register_optimizer_step_post_hook(_count_step)
 
 
 class _Held(NamedTuple):
@@ -180,6 +204,8 @@ class SCWeight(_Layer):
                     torch.tensor([x._version for x in sources]),
                     environment,
                 )
+            with _lock:
+                _prepared.add(self)
         return held.prepared
 
     def _operand(self) -> tuple[torch.Tensor | Prepared, dict[str, Any]]:
