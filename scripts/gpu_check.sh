@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Checks a carried build on a machine with a GPU and no network: builds the Python module there (the
 # operator library is carried: scmp_kernels/libscmp_kernels.so and _built_with.py), runs the Python
-# tests on CUDA, the C++ tests (carried: build/gpu/ops_tests), compute-sanitizer on a small set, and
-# the benchmark.
+# tests on CUDA, the C++ tests and examples (carried: build/gpu/ops_tests, build/gpu/examples),
+# compute-sanitizer on a small set, and the benchmark.
 #
 #   SCMP_GOLDEN=folder scripts/gpu_check.sh [tests|cpp|sanitizer|benchmark ...]     (default: all)
 set -uo pipefail
@@ -11,6 +11,7 @@ cd "$(dirname "$0")/.."
 [ -f "$SCMP_GOLDEN/sc_matmul_public.npz" ] || { echo "no golden files in $SCMP_GOLDEN"; exit 1; }
 [ -f scmp_kernels/libscmp_kernels.so ] || { echo "carry scmp_kernels/libscmp_kernels.so"; exit 1; }
 export SCMP_GOLDEN PYTHONPATH=. PYTHONUNBUFFERED=1
+[ -d build/gpu/examples ] && export SCMP_EXAMPLE_PROGRAMS=$PWD/build/gpu/examples
 steps=${*:-tests cpp sanitizer benchmark}
 
 torch=$(python3 -c 'import os, torch; print(os.path.dirname(torch.__file__))')
@@ -49,8 +50,11 @@ for part in $steps; do
       ;;
     sanitizer)
       for tool in memcheck racecheck synccheck; do
+        # All but wgmma kernels under the latter two, which do not know its asynchronous accesses.
+        without=()
+        [ $tool = memcheck ] || without=(--kernel-name-exclude kernel_substring=Rows)
         step "compute-sanitizer $tool" timeout 300 compute-sanitizer --tool $tool \
-          --error-exitcode 1 --print-limit 5 python3 scripts/gpu_small.py || failed=1
+          "${without[@]}" --error-exitcode 1 --print-limit 5 python3 scripts/gpu_small.py || failed=1
       done
       ;;
     benchmark)

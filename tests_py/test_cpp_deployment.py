@@ -13,18 +13,40 @@ from scmp_kernels import mp, prepare, quant, sc_conv2d, sc_matmul
 from scmp_kernels.sc.config_helpers import make_sobol_altseed_config
 
 ROOT = Path(__file__).resolve().parents[1]
+# Programs of examples/cpp built on another machine, for one without CMake (scripts/gpu_check.sh).
+CARRIED = os.environ.get("SCMP_EXAMPLE_PROGRAMS")
 BUILD = Path(os.environ.get("SCMP_BUILD_DIR", ROOT / "build" / "cmake"))
 CMAKE = Path(sys.executable).parent / "cmake"
 
 pytestmark = pytest.mark.skipif(
-    not (BUILD / "CMakeCache.txt").exists() or not (CMAKE.exists() or shutil.which("cmake")),
+    not CARRIED
+    and (not (BUILD / "CMakeCache.txt").exists() or not (CMAKE.exists() or shutil.which("cmake"))),
     reason="no CMake build to install from",
 )
 
 
+# CUDA tests run where a GPU is.
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)]
+every_device = pytest.mark.parametrize("device", DEVICES)
+
+
+def environment():
+    """Where carried programs find their libraries: the folders in them are another machine's."""
+    if not CARRIED:
+        return None
+    torch_folder = Path(torch.__file__).parent
+    folders = [ROOT / "scmp_kernels", torch_folder / "lib"]
+    folders += sorted((torch_folder.parent / "nvidia").glob("*/lib"))
+    return {**os.environ, "LD_LIBRARY_PATH": ":".join(map(str, folders))}
+
+
 def run(*command):
     done = subprocess.run(
-        [str(part) for part in command], capture_output=True, text=True, check=False
+        [str(part) for part in command],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment(),
     )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     return done.stdout
@@ -32,6 +54,8 @@ def run(*command):
 
 @pytest.fixture(scope="module")
 def programs(tmp_path_factory):
+    if CARRIED:
+        return Path(CARRIED)
     folder = tmp_path_factory.mktemp("deploy")
     cmake = CMAKE if CMAKE.exists() else "cmake"
     shutil.copytree(ROOT / "examples" / "cpp", folder / "source")
@@ -46,7 +70,11 @@ def programs(tmp_path_factory):
     return folder / "build"
 
 
-def test_the_cpp_functions(programs):
+@every_device
+def test_the_cpp_functions(programs, device):
+    """The program takes the GPU where there is one."""
+    if device == "cpu" and torch.cuda.is_available():
+        pytest.skip("it takes the GPU")
     lines = run(programs / "matmul").splitlines()
     errors = [float(line.split()[-1]) for line in lines[:3]]
     assert errors[0] < 0.05 and errors == sorted(errors)
@@ -92,8 +120,9 @@ def assert_program_gives(expected, x, tmp_path, program, model):
     assert torch.equal(torch.jit.load(str(tmp_path / "y.pt")).x, expected)
 
 
-def test_a_torchscript_model(programs, tmp_path):
-    model, x = Model().eval(), torch.randn(5, 16)
+@every_device
+def test_a_torchscript_model(programs, tmp_path, device):
+    model, x = Model().eval().to(device), torch.randn(5, 16, device=device)
     torch.jit.script(model).save(str(tmp_path / "model.pt"))
     assert_program_gives(model(x), x, tmp_path, programs / "torchscript", tmp_path / "model.pt")
 
@@ -118,15 +147,17 @@ class Functions(torch.nn.Module):
         return sc_matmul(q * scale[:, None], image[0, 1], config=self.config)
 
 
-def test_an_ahead_of_time_package(programs, tmp_path):
+@every_device
+def test_an_ahead_of_time_package(programs, tmp_path, device):
     """With a dynamic number of rows, from Python and from C++."""
-    model, rows = Functions().eval(), torch.export.Dim("rows", min=2, max=100)
-    exported = torch.export.export(model, (torch.randn(5, 16),), dynamic_shapes={"x": {0: rows}})
+    model, rows = Functions().eval().to(device), torch.export.Dim("rows", min=2, max=100)
+    x = torch.randn(5, 16, device=device)
+    exported = torch.export.export(model, (x,), dynamic_shapes={"x": {0: rows}})
     path = torch._inductor.aoti_compile_and_package(
         exported, package_path=str(tmp_path / "model.pt2")
     )
     loaded = torch._inductor.aoti_load_package(path)
     for n in (5, 9):
-        x = torch.randn(n, 16)
+        x = torch.randn(n, 16, device=device)
         assert torch.equal(loaded(x), model(x))
     assert_program_gives(model(x), x, tmp_path, programs / "aot_package", path)

@@ -140,8 +140,16 @@ def test_a_warm_call_does_not_sync():
 
 
 def test_launches_of_a_warm_call():
-    a, b = operands()
-    for knobs, most in (({}, 4), ({"chunk_d": 64}, 4), ({"granularity": "per_tensor"}, 4)):
+    small = operands()
+    # b's bits take 700 MiB, of which the workspace holds half at a time.
+    large = [torch.randn(rows, 8192, device="cuda") for rows in (300, 5000)]
+    halved = {"halve_bipolar_stoc_len": True}
+    for (a, b), knobs, most in (
+        (small, {}, 4),
+        (small, {"chunk_d": 64}, 4),
+        (small, {"granularity": "per_tensor"}, 4),
+        (large, halved, 4),
+    ):
         sc_matmul(a, b, **knobs)
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
             sc_matmul(a, b, **knobs)

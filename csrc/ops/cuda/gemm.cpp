@@ -71,13 +71,14 @@ uint8_t* flags_of(const at::Tensor& expanded, const GemmProblem& p, const B1Kern
 }
 
 // Tiles whose bits are in the workspace together: as many as kSlabBytes hold, more where so few
-// would leave the device idle, or where blocks of rows differ in cost and must balance; slabs of
-// equal size.
+// would leave the device idle, where blocks of rows differ in cost and must balance, or where a
+// call without chunks would take more than two launches of slabs; slabs of equal size.
 int64_t tiles_per_slab(const GemmProblem& p, int64_t tile_bytes, const DeviceLimits& device) {
   const int64_t tiles = column_tiles(p), row_blocks = (p.n + kRowBlock - 1) / kRowBlock;
   int64_t slab = std::max<int64_t>(1, (p.row_order ? kMostSlabBytes : kSlabBytes) / tile_bytes);
   const int64_t busy = (device.multiprocessors - 4 + row_blocks - 1) / row_blocks;
-  slab = std::max(slab, std::min(busy, kMostSlabBytes / tile_bytes));
+  const int64_t wanted = p.chunks == 1 ? std::max(busy, (tiles + 1) / 2) : busy;
+  slab = std::max(slab, std::min(wanted, kMostSlabBytes / tile_bytes));
   const int64_t slabs = (tiles + slab - 1) / slab;
   return (tiles + slabs - 1) / slabs;
 }
