@@ -147,9 +147,28 @@ class Functions(torch.nn.Module):
         return sc_matmul(q * scale[:, None], image[0, 1], config=self.config)
 
 
+PLAIN_PACKAGE = """
+import sys, torch
+layer, x = torch.nn.Linear(16, 6).to(sys.argv[1]), torch.randn(5, 16, device=sys.argv[1])
+with torch.no_grad():
+    path = torch._inductor.aoti_compile_and_package(
+        torch.export.export(layer, (x,)), package_path=sys.argv[2]
+    )
+    torch._inductor.aoti_load_package(path)
+"""
+
+
+def loads_packages(device, folder):
+    """Whether torch alone can load a package that it made: on some machines it crashes."""
+    command = [sys.executable, "-c", PLAIN_PACKAGE, device, str(folder / "plain.pt2")]
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+
 @every_device
 def test_an_ahead_of_time_package(programs, tmp_path, device):
     """With a dynamic number of rows, from Python and from C++."""
+    if device == "cuda" and not loads_packages(device, tmp_path):
+        pytest.skip("torch cannot load its own packages for CUDA here")
     model, rows = Functions().eval().to(device), torch.export.Dim("rows", min=2, max=100)
     x = torch.randn(5, 16, device=device)
     exported = torch.export.export(model, (x,), dynamic_shapes={"x": {0: rows}})
