@@ -79,46 +79,68 @@ std::shared_ptr<void> upload_image(const Image& image) {
   return storage;
 }
 
-DeviceRanks upload_ranks(const StreamSet& streams) {
-  const int words = (streams.length + 31) / 32;
-  const size_t codes = streams.levels + 1, lanes = streams.lanes;
-  const bool with_bits = static_cast<int64_t>(lanes * codes * words * 4) <= kMostBitBytes;
-  Image image;
-  const size_t values = image.add<uint16_t>(lanes * streams.length);
-  const size_t lane_of = image.add<int32_t>(streams.lane_of.size());
-  const size_t bits = image.add<uint32_t>(with_bits ? lanes * codes * words : 0);
-  std::memcpy(image.at<uint16_t>(values), streams.a.data(), streams.a.size() * sizeof(uint16_t));
-  std::memcpy(image.at<int32_t>(lane_of), streams.lane_of.data(),
-              streams.lane_of.size() * sizeof(int32_t));
-  for (size_t lane = 0; with_bits && lane < lanes; ++lane) {
-    fill_bits(streams, streams.a_lane(lane), words,
-              image.at<uint32_t>(bits) + lane * codes * words);
+// The sequences of one operand in an image: values, the lanes of positions, and bit patterns where
+// those fit.
+struct Sequences {
+  const StreamSet& streams;
+  int words;
+  size_t values, lane_of, bits;
+  bool with_bits;
+
+  Sequences(Image& image, const StreamSet& set, int words_per_pattern)
+      : streams(set), words(words_per_pattern) {
+    const size_t patterns = static_cast<size_t>(set.lanes) * (set.levels + 1) * words;
+    with_bits = static_cast<int64_t>(patterns * sizeof(uint32_t)) <= kMostBitBytes;
+    values = image.add<uint16_t>(static_cast<size_t>(set.lanes) * set.length);
+    lane_of = image.add<int32_t>(set.lane_of.size());
+    bits = image.add<uint32_t>(with_bits ? patterns : 0);
   }
+  /// `lane(i)` is the sequence of lane i.
+  template <typename Lane>
+  void fill(Image& image, const Lane& lane) const {
+    std::memcpy(image.at<int32_t>(lane_of), streams.lane_of.data(),
+                streams.lane_of.size() * sizeof(int32_t));
+    const size_t codes = streams.levels + 1;
+    for (int64_t i = 0; i < streams.lanes; ++i) {
+      std::memcpy(image.at<uint16_t>(values) + i * streams.length, lane(i),
+                  streams.length * sizeof(uint16_t));
+      if (!with_bits) continue;
+      fill_bits(streams, lane(i), words, image.at<uint32_t>(bits) + i * codes * words);
+    }
+  }
+  /// Sets what tables of both kinds have, with the image at `base` on the device.
+  template <typename Tables>
+  void point(const char* base, Tables& t, const uint16_t*& to_values,
+             const uint32_t*& to_bits) const {
+    t.length = streams.length;
+    t.levels = streams.levels;
+    t.words = words;
+    t.lanes = streams.lanes;
+    to_values = reinterpret_cast<const uint16_t*>(base + values);
+    if (!streams.lane_of.empty()) t.lane_of = reinterpret_cast<const int32_t*>(base + lane_of);
+    if (with_bits) to_bits = reinterpret_cast<const uint32_t*>(base + bits);
+  }
+};
+
+DeviceRanks upload_ranks(const StreamSet& streams) {
+  Image image;
+  const Sequences a(image, streams, (streams.length + 31) / 32);
+  a.fill(image, [&](int64_t lane) { return streams.a_lane(lane); });
   DeviceRanks device;
   device.storage = upload_image(image);
   device.size = image.size();
-  const char* base = static_cast<const char*>(device.storage.get());
   CycleTables& t = device.tables;
-  t.length = streams.length;
-  t.levels = streams.levels;
-  t.words = words;
-  t.lanes = streams.lanes;
-  t.values = reinterpret_cast<const uint16_t*>(base + values);
-  if (!streams.lane_of.empty()) t.lane_of = reinterpret_cast<const int32_t*>(base + lane_of);
-  if (with_bits) t.bits = reinterpret_cast<const uint32_t*>(base + bits);
+  a.point(static_cast<const char*>(device.storage.get()), t, t.values, t.bits);
   return device;
 }
 
 DeviceStreams upload(const StreamSet& streams) {
-  const int words = words_for(streams.length);
   const size_t codes = streams.levels + 1, lanes = streams.lanes;
-  const bool with_bits = static_cast<int64_t>(lanes * codes * words * 4) <= kMostBitBytes;
   Image image;
   const size_t cycles = image.add<uint16_t>(lanes * codes),
                ones = image.add<uint16_t>(lanes * codes);
-  const size_t values = image.add<uint16_t>(lanes * streams.length);
-  const size_t lane_of = image.add<int32_t>(streams.lane_of.size());
-  const size_t bits = image.add<uint32_t>(with_bits ? lanes * codes * words : 0);
+  const Sequences b(image, streams, words_for(streams.length));
+  b.fill(image, [&](int64_t lane) { return streams.b_lane(lane); });
   bool identity = true;  // every code of a enables as many cycles
   for (size_t lane = 0; lane < lanes; ++lane) {
     prefix_counts(streams.a_lane(lane), streams.length, streams.levels,
@@ -127,29 +149,15 @@ DeviceStreams upload(const StreamSet& streams) {
                   image.at<uint16_t>(ones) + lane * codes);
     const uint16_t* counts = image.at<uint16_t>(cycles) + lane * codes;
     for (size_t code = 0; code < codes; ++code) identity = identity && counts[code] == code;
-    if (with_bits) {
-      fill_bits(streams, streams.b_lane(lane), words,
-                image.at<uint32_t>(bits) + lane * codes * words);
-    }
   }
-  std::memcpy(image.at<uint16_t>(values), streams.b.data(), streams.b.size() * sizeof(uint16_t));
-  std::memcpy(image.at<int32_t>(lane_of), streams.lane_of.data(),
-              streams.lane_of.size() * sizeof(int32_t));
-
   DeviceStreams device;
   device.storage = upload_image(image);
   device.size = image.size();
   const char* base = static_cast<const char*>(device.storage.get());
   DeviceTables& t = device.tables;
-  t.length = streams.length;
-  t.levels = streams.levels;
-  t.words = words;
-  t.lanes = streams.lanes;
+  b.point(base, t, t.b_values, t.b_bits);
   if (!identity) t.a_cycles = reinterpret_cast<const uint16_t*>(base + cycles);
   t.b_ones = reinterpret_cast<const uint16_t*>(base + ones);
-  t.b_values = reinterpret_cast<const uint16_t*>(base + values);
-  if (!streams.lane_of.empty()) t.lane_of = reinterpret_cast<const int32_t*>(base + lane_of);
-  if (with_bits) t.b_bits = reinterpret_cast<const uint32_t*>(base + bits);
   return device;
 }
 
