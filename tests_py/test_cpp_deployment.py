@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from support import every_device
 
 from scmp_kernels import mp, prepare, quant, sc_conv2d, sc_matmul
 from scmp_kernels.sc.config_helpers import make_sobol_altseed_config
@@ -23,11 +24,6 @@ pytestmark = pytest.mark.skipif(
     and (not (BUILD / "CMakeCache.txt").exists() or not (CMAKE.exists() or shutil.which("cmake"))),
     reason="no CMake build to install from",
 )
-
-
-# CUDA tests run where a GPU is.
-DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)]
-every_device = pytest.mark.parametrize("device", DEVICES)
 
 
 def environment():
