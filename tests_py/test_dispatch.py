@@ -6,7 +6,7 @@ import itertools
 import pytest
 import torch
 from strategies import make_config
-from support import DTYPES, randn
+from support import DTYPES, every_device, randn
 from torch._subclasses import FakeTensorMode
 from torch.library import opcheck
 
@@ -171,7 +171,9 @@ def scripted_rows(a: torch.Tensor, b: torch.Tensor, lengths: torch.Tensor, rungs
         (scripted_grouped, (X,)),
     ],
 )
-def test_torchscript_of_each_operator(function, args):
+@every_device
+def test_torchscript_of_each_operator(function, args, device):
+    args = [x.to(device) for x in args]
     scripted = torch.jit.script(function)
     buffer = io.BytesIO()
     torch.jit.save(scripted, buffer)
@@ -193,31 +195,34 @@ def test_torchscript_errors_keep_their_text():
         call(*operands())
 
 
-def test_torch_jit_trace_takes_other_sizes_and_no_digest():
+@every_device
+def test_torch_jit_trace_takes_other_sizes_and_no_digest(device):
     def function(a, b):
         return sc_matmul(a, b, config=CONFIG, stoc_len=100) * 2
 
-    traced = torch.jit.trace(function, operands())
+    traced = torch.jit.trace(function, [x.to(device) for x in operands()])
     assert "sha256:" not in str(traced.graph) and "rng_pool" in str(traced.graph)
-    a, b = randn(9, 16, seed=5), randn(2, 16, seed=6)
+    a, b = randn(9, 16, seed=5).to(device), randn(2, 16, seed=6).to(device)
     assert torch.equal(traced(a, b), function(a, b))
 
 
 # --- modes ---------------------------------------------------------------------------------------
 
 
+@every_device
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_autocast_changes_nothing(dtype):
-    a, b = operands()
-    with torch.autocast("cpu", dtype=dtype):
+def test_autocast_changes_nothing(dtype, device):
+    a, b = (x.to(device) for x in operands())
+    with torch.autocast(device, dtype=dtype):
         out = sc_matmul(a, b)
         low = sc_matmul(torch.mm(a, a.t()), torch.mm(b, a.t()))
     assert out.dtype == low.dtype == torch.float32
     assert torch.equal(out, sc_matmul(a, b))
 
 
-def test_inference_mode():
-    a, b = operands()
+@every_device
+def test_inference_mode(device):
+    a, b = (x.to(device) for x in operands())
     with torch.inference_mode():
         out = sc_matmul(a, b)
         assert out.is_inference() and not out.requires_grad
