@@ -230,7 +230,7 @@ __device__ __forceinline__ void fast_short_segment(const QuantizeArgs& q, const 
 }
 
 template <Sharing kSharing, bool kCycles>
-__global__ void __launch_bounds__(kThreads, 3)
+__global__ void __launch_bounds__(kThreads, 4)
     fast_quantize_kernel(const __grid_constant__ Operands operands) {
   constexpr bool kShort = kSharing == Sharing::short_segments;
   constexpr int kGroup = kSharing == Sharing::block ? kThreads : 32;
