@@ -41,8 +41,15 @@ __global__ void __launch_bounds__(kThreads, 4)
   const Segment s(q, static_cast<uint32_t>(index));
   const ApartSegments apart(q);
   const int count = static_cast<int>(s.count);
+  int64_t starts[kQuads];
+  int counts[kQuads];
+#pragma unroll
+  for (int j = 0; j < kQuads; ++j) {
+    starts[j] = s.offset + s.first + j * apart.step;
+    counts[j] = count;
+  }
   float4 x[kQuads];
-  read_apart(q.source.dtype, q.source.data, s.offset + s.first, apart.step, count, x);
+  read_each(q.source.dtype, q.source.data, starts, counts, x);
   Range range;  // of segment `mine`
   if constexpr (kKeyed) {
     Segment own = s;
@@ -73,12 +80,7 @@ __global__ void __launch_bounds__(kThreads, 4)
     if (i < count) target.write_at(place + j * apart.code_step, i, codes(x[j]));
   }
   if (lane < kQuads) {
-    if (q.scales) {
-      float* to = q.scales + (q.scales_transposed
-                                  ? (s.batch * q.chunks + s.chunk) * q.source.rows + s.within
-                                  : s.row * q.chunks + s.chunk);
-      to[mine * apart.scale_step] = affine.scale;
-    }
+    if (q.scales) scale_at(q, s)[mine * apart.scale_step] = affine.scale;
     if (q.tensor_map && s.row + mine == 0) {
       q.tensor_map[0] = affine.scale64;
       q.tensor_map[1] = affine.zero_point64;

@@ -62,30 +62,18 @@ __device__ __forceinline__ void read_each(DType dtype, const void* data,
   }
 }
 
-// The same of segments `step` elements apart, `count` of each.
-template <DType kDType>
-__device__ __forceinline__ void read_apart(const void* data, int64_t from, int64_t step, int count,
+// The same of up to kQuads short segments from `s` on.
+__device__ __forceinline__ void read_short(const QuantizeArgs& q, Segment s, int segments,
                                            float4 (&x)[kQuads]) {
-  const int i = 4 * (threadIdx.x % 32);
+  int64_t starts[kQuads];
+  int counts[kQuads];
 #pragma unroll
   for (int j = 0; j < kQuads; ++j) {
-    x[j] = i < count ? load_quad<kDType>(data, from + j * step + i)
-                     : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    starts[j] = s.offset + s.first;
+    counts[j] = j < segments ? static_cast<int>(s.count) : 0;
+    s.advance(q);
   }
-}
-
-__device__ __forceinline__ void read_apart(DType dtype, const void* data, int64_t from,
-                                           int64_t step, int count, float4 (&x)[kQuads]) {
-  switch (dtype) {
-    case DType::float16:
-      return read_apart<DType::float16>(data, from, step, count, x);
-    case DType::bfloat16:
-      return read_apart<DType::bfloat16>(data, from, step, count, x);
-    case DType::float64:
-      return read_apart<DType::float64>(data, from, step, count, x);
-    default:
-      return read_apart<DType::float32>(data, from, step, count, x);
-  }
+  read_each(q.source.dtype, q.source.data, starts, counts, x);
 }
 
 __device__ __forceinline__ uint32_t most_of(const float4& x) {
@@ -245,16 +233,7 @@ __global__ void __launch_bounds__(kThreads, 4)
   float4 x[kQuads];
   if constexpr (kShort) {
     const int segments = static_cast<int>(min(int64_t{kQuads}, count - index));
-    Segment ahead = s;
-    int64_t starts[kQuads];
-    int counts[kQuads];
-#pragma unroll
-    for (int j = 0; j < kQuads; ++j) {
-      starts[j] = ahead.offset + ahead.first;
-      counts[j] = j < segments ? static_cast<int>(ahead.count) : 0;
-      ahead.advance(q);
-    }
-    read_each(q.source.dtype, q.source.data, starts, counts, x);
+    read_short(q, s, segments, x);
 #pragma unroll
     for (int j = 0; j < kQuads; ++j) {
       if (j < segments) fast_short_segment<kCycles>(q, s, x[j]);

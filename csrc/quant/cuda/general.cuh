@@ -138,13 +138,6 @@ __global__ void __launch_bounds__(kThreads, 4)
   }
 }
 
-__device__ inline void add_to_keys(uint32_t* keys, const Range& range, bool unipolar) {
-  atomicMax(keys, range.magnitude);
-  if (!unipolar) return;
-  atomicMax(keys + 1, range.most);
-  atomicMax(keys + 2, range.least);
-}
-
 template <Sharing kSharing>
 __global__ void __launch_bounds__(kThreads)
     find_ranges_kernel(const __grid_constant__ Operands operands) {

@@ -17,9 +17,8 @@ struct FlatOperands {
 
 __global__ void __launch_bounds__(kThreads)
     flat_ranges_kernel(const __grid_constant__ FlatOperands operands) {
-  int64_t block = blockIdx.x;
-  const int which = block >= operands.blocks[0];
-  if (which) block -= operands.blocks[0];
+  int64_t block;
+  const int which = operand_of_block(operands, block);
   const QuantizeArgs& q = operands.args[which];
   const int64_t group = block / operands.blocks_per_group[which];
   const int64_t first = (block - group * operands.blocks_per_group[which]) * kRangeBlock;
@@ -37,12 +36,7 @@ __global__ void __launch_bounds__(kThreads)
     }
   }
   range = reduce<kThreads>(range, q.scheme.unipolar);
-  if (threadIdx.x != 0) return;
-  uint32_t* keys = q.range_keys + group * 3;
-  atomicMax(keys, range.magnitude);
-  if (!q.scheme.unipolar) return;
-  atomicMax(keys + 1, range.most);
-  atomicMax(keys + 2, range.least);
+  if (threadIdx.x == 0) add_to_keys(q.range_keys + group * 3, range, q.scheme.unipolar);
 }
 
 // Four codes of a segment whose range is known; the sum of its levels, where they are unipolar.
@@ -96,16 +90,7 @@ __global__ void __launch_bounds__(kThreads, 4)
   float4 x[kQuads];
   if constexpr (kShort) {
     const int segments = static_cast<int>(min(int64_t{kQuads}, count - index));
-    Segment ahead = s;
-    int64_t starts[kQuads];
-    int counts[kQuads];
-#pragma unroll
-    for (int j = 0; j < kQuads; ++j) {
-      starts[j] = ahead.offset + ahead.first;
-      counts[j] = j < segments ? static_cast<int>(ahead.count) : 0;
-      ahead.advance(q);
-    }
-    read_each(q.source.dtype, q.source.data, starts, counts, x);
+    read_short(q, s, segments, x);
 #pragma unroll
     for (int j = 0; j < kQuads; ++j) {
       if (j < segments) {

@@ -55,6 +55,14 @@ struct Range {
   }
 };
 
+/// Merges a range into a group's keys in global memory.
+__device__ inline void add_to_keys(uint32_t* keys, const Range& range, bool unipolar) {
+  atomicMax(keys, range.magnitude);
+  if (!unipolar) return;
+  atomicMax(keys + 1, range.most);
+  atomicMax(keys + 2, range.least);
+}
+
 /// The range of all threads of a warp (kGroup = 32) or of a block of kGroup threads.
 template <int kGroup>
 __device__ Range reduce(Range range, bool unipolar) {

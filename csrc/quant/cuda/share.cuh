@@ -18,7 +18,8 @@ struct Operands {
 };
 
 // Which of the two operands this block works for, and which of its blocks it is.
-__device__ inline int operand_of_block(const Operands& operands, int64_t& block) {
+template <typename AnyOperands>
+__device__ inline int operand_of_block(const AnyOperands& operands, int64_t& block) {
   block = blockIdx.x;
   const int which = block >= operands.blocks[0];
   if (which) block -= operands.blocks[0];

@@ -145,12 +145,15 @@ __device__ inline void write_levels(const QuantizeArgs& q, const Segment& s, int
   }
 }
 
+// Where a segment's scale goes.
+__device__ inline float* scale_at(const QuantizeArgs& q, const Segment& s) {
+  return q.scales + (q.scales_transposed ? (s.batch * q.chunks + s.chunk) * q.source.rows + s.within
+                                         : s.row * q.chunks + s.chunk);
+}
+
 __device__ inline void write_row_outputs(const QuantizeArgs& q, const Segment& s,
                                          const Affine& affine) {
-  if (q.scales) {
-    q.scales[q.scales_transposed ? (s.batch * q.chunks + s.chunk) * q.source.rows + s.within
-                                 : s.row * q.chunks + s.chunk] = affine.scale;
-  }
+  if (q.scales) *scale_at(q, s) = affine.scale;
   if (q.zeros) q.zeros[s.row] = affine.zero_point;
   if (q.tensor_map && s.row == 0) {
     q.tensor_map[0] = affine.scale64;
