@@ -81,27 +81,22 @@ struct Task {
     const int position = static_cast<int>(within / pieces);
     return {position, static_cast<int>(within % pieces), chunk * p.chunk + position};
   }
-  __device__ void advance(Stage& stage) const {
+  // To the next stage, and with a_cycles to its cycles: where a position ends, they go on in the
+  // same stage of a's codes, or with the first of the next one.
+  __device__ void advance(Stage& stage) {
     constexpr int kStep = kShort ? kUnits : 1;
     if (!kShort) {
       stage.piece += kUnits;
       if (stage.piece < pieces) return;
       stage.piece = 0;
     }
+    const int mask = (1 << shift) - 1, before = stage.position & mask;
     stage.position += kStep;
     stage.column += kStep;
     if (stage.position >= positions) {  // the next chunk
       stage.column -= stage.position - positions;
       stage.position = 0;
     }
-  }
-  // The same with a's cycles, which must be those of the stage: where a position ends, they go on
-  // in the same stage of a's codes, or with the first of the next one.
-  __device__ void advance_all(Stage& stage) {
-    const int mask = (1 << shift) - 1, before = stage.position & mask;
-    const int64_t column = stage.column;
-    advance(stage);
-    if (stage.column == column) return;
     const int within = stage.position & mask;
     a_cycles += within - before + (within == 0 ? a_stage : 0);
   }
@@ -207,7 +202,7 @@ struct Task {
     a_cycles +=
         (a_stages + (next.position >> shift)) * a_stage + (next.position & ((1 << shift) - 1));
     load_cycles(k);
-    advance_all(next);
+    advance(next);
     int stored = load_code(next);  // not checked yet
     acc.clear();
     int left = static_cast<int>(range.per_write);
@@ -226,7 +221,7 @@ struct Task {
           const uint2 bits = load_bits(next, code);
           next_piece = next.piece;
           load_cycles(next_k);
-          advance_all(next);
+          advance(next);
           stored = load_code(next);
           store(bits, code, stage + 1);
         }
