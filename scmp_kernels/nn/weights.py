@@ -61,6 +61,8 @@ def _count_step(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Non
     """
     with _lock:
         sources = {id(x) for layer in _prepared for x in layer._sources()}
+    if not sources:
+        return
     params = (p for group in optimizer.param_groups for p in group["params"])
     stepped = [p for p in params if id(p) in sources and p.grad is not None]
     if stepped:
