@@ -76,6 +76,32 @@ def test_gradients():
     assert torch.autograd.gradcheck(quant.apply_smoothing_offline, (b, s))
 
 
+def test_gradients_of_no_channels_and_twice():
+    a, b, s = (torch.ones(n, 0, requires_grad=True) for n in (2, 3, 1))
+    s = s[0]
+    smooth_a, smooth_b = quant.apply_smoothing(a, b, s)
+    (smooth_a.sum() + smooth_b.sum()).backward()
+    assert a.grad.shape == (2, 0)
+    a, b, s = (randn(*shape).double().requires_grad_() for shape in ((3, 4), (2, 4), (4,)))
+    assert torch.autograd.gradgradcheck(
+        lambda a, b, s: quant.apply_smoothing(a, b, s.exp()), (a, b, s)
+    )
+
+
+def test_compilers_see_one_operator():
+    """Theirs would divide by other rules: an ulp more or less, and another code."""
+
+    class Smoothed(torch.nn.Module):
+        def forward(self, a, b, s):
+            return quant.apply_smoothing(a, b, s)
+
+    args = (randn(3, 4), randn(2, 4), randn(4).exp())
+    graph = torch.export.export(Smoothed(), args).run_decompositions().graph
+    targets = [str(node.target) for node in graph.nodes if node.op == "call_function"]
+    assert "scmp.apply_smoothing.default" in targets
+    assert not any("div" in target for target in targets)
+
+
 def test_errors():
     x, w, s = torch.ones(2, 3), torch.ones(4, 3), torch.ones(3)
     for run, text in [

@@ -65,6 +65,8 @@ at::Tensor apply_smoothing_offline(const at::Tensor& weight, const at::Tensor& s
   return weight * s.to(weight.scalar_type());
 }
 
+}  // namespace
+
 std::tuple<at::Tensor, at::Tensor> apply_smoothing(const at::Tensor& a, const at::Tensor& b,
                                                    const at::Tensor& s) {
   const char* op = "apply_smoothing";
@@ -75,11 +77,17 @@ std::tuple<at::Tensor, at::Tensor> apply_smoothing(const at::Tensor& a, const at
   return {a / s.to(a.scalar_type()), b * s.to(b.scalar_type())};
 }
 
-void register_all(torch::Library& m) {
+namespace {
+
+void register_arithmetic(torch::Library& m) {
   m.impl("accumulate_act_scales", accumulate_act_scales);
   m.impl("compute_smooth_scales", compute_smooth_scales);
-  m.impl("apply_smoothing", apply_smoothing);
   m.impl("apply_smoothing_offline", apply_smoothing_offline);
+}
+
+void register_all(torch::Library& m) {
+  register_arithmetic(m);
+  m.impl("apply_smoothing", apply_smoothing);
 }
 
 }  // namespace
@@ -87,7 +95,7 @@ void register_all(torch::Library& m) {
 TORCH_LIBRARY_IMPL(scmp, CPU, m) { register_all(m); }
 TORCH_LIBRARY_IMPL(scmp, CUDA, m) { register_all(m); }
 TORCH_LIBRARY_IMPL(scmp, Meta, m) { register_all(m); }
-// Differentiable as the arithmetic that they are.
-TORCH_LIBRARY_IMPL(scmp, Autograd, m) { register_all(m); }
+// Differentiable as the arithmetic that they are; apply_smoothing see autograd/smoothing.cpp.
+TORCH_LIBRARY_IMPL(scmp, Autograd, m) { register_arithmetic(m); }
 
 }  // namespace scmp
