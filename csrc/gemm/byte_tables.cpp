@@ -37,6 +37,15 @@ ByteLayout choose_byte_layout(const StreamSet& streams) {
   return cost(capped) < cost(plain) ? capped : plain;
 }
 
+void fill_count_rows(const uint16_t* values, int length, int width, uint8_t* table) {
+  std::fill(table, table + width, uint8_t{0});
+  for (int k = 0; k < length; ++k) {
+    const uint8_t* row = table + int64_t{k} * width;
+    uint8_t* next = table + int64_t{k + 1} * width;
+    for (int c = 0; c < width; ++c) next[c] = static_cast<uint8_t>(row[c] + (c > values[k]));
+  }
+}
+
 ByteTables::ByteTables(const StreamSet& streams, bool all_lanes)
     : layout_(choose_byte_layout(streams)), rows_(streams.length + 1), levels_(streams.levels) {
   if (!all_lanes) return;
@@ -54,15 +63,7 @@ int64_t ByteTables::total_bytes(const StreamSet& streams, const ByteLayout& layo
 }
 
 void ByteTables::build_lane(const StreamSet& streams, int64_t lane, uint8_t* table) const {
-  const uint16_t* values = streams.b_lane(lane);
-  const int width = layout_.width;
-  std::fill(table, table + width, uint8_t{0});
-  for (int k = 0; k < streams.length; ++k) {
-    const uint8_t* row = table + int64_t{k} * width;
-    uint8_t* next = table + int64_t{k + 1} * width;
-    const int value = values[k];
-    for (int c = 0; c < width; ++c) next[c] = static_cast<uint8_t>(row[c] + (c > value));
-  }
+  fill_count_rows(streams.b_lane(lane), streams.length, layout_.width, table);
 }
 
 void ByteTables::build_encode(const StreamSet& streams, int64_t lane, EncodedCode* encode) const {

@@ -29,6 +29,9 @@ struct ByteLayout {
 
 ByteLayout choose_byte_layout(const StreamSet& streams);
 
+/// Rows k = 0 .. length of `width` counts each: T[k][c] = #{t < k : values[t] < c}.
+void fill_count_rows(const uint16_t* values, int length, int width, uint8_t* table);
+
 /// What a code of a becomes; entry c + levels of a lane's encode table, c from -levels to levels.
 /// Low 16 bits: sign * cycles that the code keeps stream a on; next 8 bits: offset + sign * e(k).
 using EncodedCode = uint32_t;

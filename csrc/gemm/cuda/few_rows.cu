@@ -1,6 +1,8 @@
 #include <algorithm>
 
+#include "common/dependent_launch.cuh"
 #include "gemm/cuda/few_rows.h"
+#include "gemm/cuda/few_rows_bytes.h"
 #include "gemm/cuda/lanes.cuh"
 #include "gemm/cuda/mma/patterns.cuh"
 
@@ -136,6 +138,7 @@ template <int kRows>
 __global__ void __launch_bounds__(kThreads)
     few_rows(const __grid_constant__ GemmProblem p, int slice, int64_t per_chunk,
              int64_t row_groups, int64_t columns_per_block, bool aligned) {
+  wait_for_previous_kernel();
   extern __shared__ __align__(16) uint8_t shared[];
   auto* table = reinterpret_cast<Entry<kRows>*>(shared);
   const int64_t chunk = blockIdx.y / per_chunk, first = blockIdx.y % per_chunk * slice;
@@ -191,26 +194,28 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 template <int kRows>
-void launch(const GemmProblem& p, const Cut& cut, int multiprocessors, cudaStream_t stream) {
+void launch(const GemmProblem& p, const Cut& cut, const DeviceLimits& device, cudaStream_t stream) {
   const auto kernel = few_rows<kRows>;
   // One limit for all problems: threads may launch the same kernel at the same time.
   cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kTableBytes);
   const int64_t slices = p.chunks * cut.per_chunk, depth = p.batches * cut.row_groups;
   const int64_t passes = (p.m + kColumnsPerPass - 1) / kColumnsPerPass;
-  const int64_t wanted = std::clamp<int64_t>(2 * multiprocessors / (slices * depth), 1, passes);
+  const int64_t wanted =
+      std::clamp<int64_t>(2 * device.multiprocessors / (slices * depth), 1, passes);
   const int64_t per_block = (passes + wanted - 1) / wanted;
   const int64_t blocks = (passes + per_block - 1) / per_block;
   const bool aligned = p.d % kCodes == 0 && (p.chunks == 1 || p.chunk % kCodes == 0) &&
                        reinterpret_cast<uintptr_t>(p.b_codes) % 16 == 0;
   const dim3 grid(static_cast<unsigned>(blocks), static_cast<unsigned>(slices),
                   static_cast<unsigned>(depth));
-  kernel<<<grid, kThreads, cut.table_bytes, stream>>>(p, cut.slice, cut.per_chunk, cut.row_groups,
-                                                      per_block * kColumnsPerPass, aligned);
+  launch_dependent(kernel, grid, dim3(kThreads), cut.table_bytes, device.major >= 9, stream, p,
+                   cut.slice, cut.per_chunk, cut.row_groups, per_block * kColumnsPerPass, aligned);
 }
 
 }  // namespace
 
 std::string few_rows_refuses(const GemmProblem& p, const DeviceLimits& device) {
+  if (few_rows_bytes_refuses(p, device).empty()) return "";
   if (p.n > kMostRows) return "a has more than 16 rows";
   if (p.tables.b_bits == nullptr) return "the bit tables of this config do not fit in memory";
   const Cut cut(p);
@@ -223,19 +228,22 @@ std::string few_rows_refuses(const GemmProblem& p, const DeviceLimits& device) {
   return "";
 }
 
-int64_t few_rows_parts(const GemmProblem& p) { return Cut(p).per_chunk; }
+int64_t few_rows_parts(const GemmProblem& p, const DeviceLimits& device) {
+  return few_rows_bytes_refuses(p, device).empty() ? few_rows_bytes_parts(p) : Cut(p).per_chunk;
+}
 
 void few_rows_gemm(const GemmProblem& p, const DeviceLimits& device, cudaStream_t stream) {
+  if (few_rows_bytes_refuses(p, device).empty()) return few_rows_bytes_gemm(p, device, stream);
   const Cut cut(p);
   switch (cut.rows) {
     case 1:
-      return launch<1>(p, cut, device.multiprocessors, stream);
+      return launch<1>(p, cut, device, stream);
     case 2:
-      return launch<2>(p, cut, device.multiprocessors, stream);
+      return launch<2>(p, cut, device, stream);
     case 4:
-      return launch<4>(p, cut, device.multiprocessors, stream);
+      return launch<4>(p, cut, device, stream);
     default:
-      return launch<8>(p, cut, device.multiprocessors, stream);
+      return launch<8>(p, cut, device, stream);
   }
 }
 

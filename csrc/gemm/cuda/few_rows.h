@@ -12,7 +12,7 @@ namespace scmp::cuda {
 std::string few_rows_refuses(const GemmProblem& problem, const DeviceLimits& device);
 
 /// Parts per chunk into which the K axis is cut: the caller provides p.partial for all of them.
-int64_t few_rows_parts(const GemmProblem& problem);
+int64_t few_rows_parts(const GemmProblem& problem, const DeviceLimits& device);
 
 /// Fills p.partial; finish() does the rest. One launch.
 void few_rows_gemm(const GemmProblem& problem, const DeviceLimits& device, cudaStream_t stream);

@@ -2,73 +2,129 @@
 
 #include <algorithm>
 
+#include "common/dependent_launch.cuh"
 #include "gemm/cuda/tile/epilogue.cuh"
 #include "quant/affine.h"
 
 namespace scmp::cuda {
 namespace {
 
-constexpr int kThreads = 128;
-constexpr int kTogether = 8;  // chunks whose sums are read before the first is used
+constexpr int kRows = 8;      // of a per block, one each warp: they read the same scales of b
+constexpr int kTogether = 8;  // slots whose sums are read before the first is used
+constexpr int64_t kManyOutputs = 1 << 15;  // from here on a thread has four of them
 
-__device__ void finish_output(const GemmProblem& p, int64_t a_row, int64_t column) {
-  const int64_t count = p.batches * p.n * p.m, i = a_row * p.m + column;
-  const int64_t batch = p.batches == 1 ? 0 : a_row / p.n, row = a_row - batch * p.n;
-  const int64_t parts = p.slots / p.chunks;
-  const int32_t* from = p.partial + i;
-  const Dequantizer& q = p.dequantizer;
-  float y = 0.0f;
-  if (q.kind == Epilogue::chunk && parts == 1) {
-    // Many dependent additions: everything they need is read ahead.
-    const float* a_scale = q.a_scale + a_row * p.chunks;
-    const float* b_scale = q.b_scale + batch * p.chunks * p.m + column;
-    const int chunks = static_cast<int>(p.chunks);
-#pragma unroll 1
-    for (int first = 0; first < chunks; first += kTogether) {
-      int sum[kTogether];
-      float a[kTogether], b[kTogether];
-#pragma unroll
-      for (int j = 0; j < kTogether; ++j) {
-        sum[j] = *from;
-        a[j] = *a_scale;
-        b[j] = *b_scale;
-        const bool more = first + j + 1 < chunks;
-        from += more ? count : 0;
-        a_scale += more;
-        b_scale += more ? p.m : 0;
-      }
-#pragma unroll
-      for (int j = 0; j < kTogether; ++j) {
-        if (first + j >= chunks) break;
-        y = f32_add(y, scaled_value(static_cast<float>(sum[j]), q.c, a[j], b[j]));
-      }
-    }
-    if (p.damaged && p.damaged[batch * p.m + column]) y = quiet_nan();
+// kCount neighbours of an array; four are 16-byte aligned.
+template <int kCount, typename T>
+__device__ __forceinline__ void load(const T* from, T (&to)[kCount]) {
+  static_assert(kCount == 1 || (kCount == 4 && sizeof(T) == 4));
+  if constexpr (kCount == 4) {
+    *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(from);
   } else {
-    for (int64_t chunk = 0; chunk < p.chunks; ++chunk) {
-      long long sum = 0;
-#pragma unroll 8
-      for (int64_t part = 0; part < parts; ++part) sum += from[(chunk * parts + part) * count];
-      y = output_value(p, batch, row, column, chunk, sum, y);
-    }
+    to[0] = from[0];
   }
-  p.out[i] = y;
 }
 
-__global__ void __launch_bounds__(kThreads) finish_kernel(const __grid_constant__ GemmProblem p) {
-  const int64_t column = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+// Outputs of the row of a, from `column` on, of the chunk kind with one slot per chunk: many
+// dependent additions, so everything that some of them need is read ahead.
+template <int kColumns>
+__device__ void add_chunks(const GemmProblem& p, int64_t a_row, int64_t batch, int64_t column,
+                           float (&y)[kColumns]) {
+  const Dequantizer& q = p.dequantizer;
+  const int64_t count = p.batches * p.n * p.m;
+  const int32_t* from = p.partial + a_row * p.m + column;
+  const float* a_scale = q.a_scale + a_row * p.chunks;
+  const float* b_scale = q.b_scale + batch * p.chunks * p.m + column;
+  const int chunks = static_cast<int>(p.chunks);
+#pragma unroll 1
+  for (int first = 0; first < chunks; first += kTogether) {
+    alignas(16) int32_t sum[kTogether][kColumns];
+    alignas(16) float b[kTogether][kColumns];
+    float a[kTogether];
+#pragma unroll
+    for (int j = 0; j < kTogether; ++j) {
+      load(from, sum[j]);
+      load(b_scale, b[j]);
+      a[j] = *a_scale;
+      const bool more = first + j + 1 < chunks;
+      from += more ? count : 0;
+      a_scale += more;
+      b_scale += more ? p.m : 0;
+    }
+#pragma unroll
+    for (int j = 0; j < kTogether; ++j) {
+      if (first + j >= chunks) break;
+#pragma unroll
+      for (int i = 0; i < kColumns; ++i) {
+        y[i] = f32_add(y[i], scaled_value(static_cast<float>(sum[j][i]), q.c, a[j], b[j][i]));
+      }
+    }
+  }
+  if (!p.damaged) return;
+#pragma unroll
+  for (int i = 0; i < kColumns; ++i) {
+    if (p.damaged[batch * p.m + column + i]) y[i] = quiet_nan();
+  }
+}
+
+// The same of any kind.
+template <int kColumns>
+__device__ void add_parts(const GemmProblem& p, int64_t a_row, int64_t batch, int64_t column,
+                          float (&y)[kColumns]) {
+  const int64_t count = p.batches * p.n * p.m, parts = p.slots / p.chunks;
+  const int32_t* from = p.partial + a_row * p.m + column;
+  for (int64_t chunk = 0; chunk < p.chunks; ++chunk) {
+    long long sum[kColumns] = {};
+#pragma unroll kTogether
+    for (int64_t part = 0; part < parts; ++part) {
+      alignas(16) int32_t some[kColumns];
+      load(from + (chunk * parts + part) * count, some);
+#pragma unroll
+      for (int i = 0; i < kColumns; ++i) sum[i] += some[i];
+    }
+#pragma unroll
+    for (int i = 0; i < kColumns; ++i) {
+      y[i] = output_value(p, batch, a_row - batch * p.n, column + i, chunk, sum[i], y[i]);
+    }
+  }
+}
+
+// grid: (columns, rows of a); kColumns of the output are a thread's.
+template <int kColumns>
+__global__ void __launch_bounds__(32 * kRows) finish_kernel(const __grid_constant__ GemmProblem p) {
+  wait_for_previous_kernel();
+  const int64_t column = (int64_t{blockIdx.x} * 32 + threadIdx.x % 32) * kColumns;
   if (column >= p.m) return;
-  for (int64_t a_row = blockIdx.y; a_row < p.batches * p.n; a_row += gridDim.y) {
-    finish_output(p, a_row, column);
+  const int64_t rows = p.batches * p.n;
+  for (int64_t a_row = int64_t{blockIdx.y} * kRows + threadIdx.x / 32; a_row < rows;
+       a_row += int64_t{gridDim.y} * kRows) {
+    const int64_t batch = p.batches == 1 ? 0 : a_row / p.n;
+    alignas(16) float y[kColumns] = {};
+    if (p.dequantizer.kind == Epilogue::chunk && p.slots == p.chunks) {
+      add_chunks(p, a_row, batch, column, y);
+    } else {
+      add_parts(p, a_row, batch, column, y);
+    }
+    float* to = p.out + a_row * p.m + column;
+    if constexpr (kColumns == 4) {
+      *reinterpret_cast<float4*>(to) = *reinterpret_cast<const float4*>(y);
+    } else {
+      to[0] = y[0];
+    }
   }
 }
 
 }  // namespace
 
-void finish(const GemmProblem& p, cudaStream_t stream) {
-  const dim3 grid(static_cast<unsigned>((p.m + kThreads - 1) / kThreads),
-                  static_cast<unsigned>(std::min<int64_t>(p.batches * p.n, 65535)));
-  finish_kernel<<<grid, kThreads, 0, stream>>>(p);
+void finish(const GemmProblem& problem, const DeviceLimits& device, cudaStream_t stream) {
+  const GemmProblem p = in_output_order(problem);
+  const int64_t rows = p.batches * p.n;
+  const bool four = p.m % 4 == 0 && rows * p.m >= kManyOutputs &&
+                    reinterpret_cast<uintptr_t>(p.dequantizer.b_scale) % 16 == 0;
+  const int64_t columns = 32 * (four ? 4 : 1);
+  const dim3 grid(static_cast<unsigned>((p.m + columns - 1) / columns),
+                  static_cast<unsigned>(std::min<int64_t>((rows + kRows - 1) / kRows, 65535)));
+  launch_dependent(four ? finish_kernel<4> : finish_kernel<1>, grid, dim3(32 * kRows), 0,
+                   device.major >= 9, stream, p);
 }
 
 }  // namespace scmp::cuda

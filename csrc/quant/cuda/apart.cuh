@@ -30,6 +30,7 @@ struct ApartSegments {
 template <bool kKeyed, bool kCycles>
 __global__ void __launch_bounds__(kThreads, 4)
     quantize_apart_kernel(const __grid_constant__ Operands operands) {
+  let_next_kernel_start();
   static_assert(kQuads == 4);
   int64_t block;
   const int which = operand_of_block(operands, block);

@@ -220,6 +220,7 @@ __device__ __forceinline__ void fast_short_segment(const QuantizeArgs& q, const 
 template <Sharing kSharing, bool kCycles>
 __global__ void __launch_bounds__(kThreads, 4)
     fast_quantize_kernel(const __grid_constant__ Operands operands) {
+  let_next_kernel_start();
   constexpr bool kShort = kSharing == Sharing::short_segments;
   constexpr int kGroup = kSharing == Sharing::block ? kThreads : 32;
   int64_t block;

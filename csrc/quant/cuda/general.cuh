@@ -112,6 +112,7 @@ __device__ inline void quantize_segment(const QuantizeArgs& q, const Segment& s,
 template <Sharing kSharing>
 __global__ void __launch_bounds__(kThreads, 4)
     quantize_kernel(const __grid_constant__ Operands operands) {
+  let_next_kernel_start();
   __shared__ float4 cache[kQuads * kThreads];
   constexpr bool kShort = kSharing == Sharing::short_segments;
   constexpr int kGroup = kSharing == Sharing::block ? kThreads : 32;

@@ -67,6 +67,7 @@ struct KeyedCodes {
 template <bool kUnipolar, bool kShort, bool kCycles>
 __global__ void __launch_bounds__(kThreads, 4)
     keyed_quantize_kernel(const __grid_constant__ Operands operands) {
+  let_next_kernel_start();
   int64_t block;
   const int which = operand_of_block(operands, block);
   const QuantizeArgs& q = operands.args[which];

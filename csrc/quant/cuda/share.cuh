@@ -1,6 +1,7 @@
 // How blocks, warps and threads share the operands' segments.
 #pragma once
 
+#include "common/dependent_launch.cuh"
 #include "quant/cuda/segment.cuh"
 
 namespace scmp::cuda {

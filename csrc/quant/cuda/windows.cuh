@@ -94,6 +94,7 @@ struct WindowReader {
 template <DType kDType, bool kPlain>
 __global__ void __launch_bounds__(kThreads, 4)
     quantize_windows_kernel(const __grid_constant__ QuantizeArgs q, uint32_t tiles) {
+  let_next_kernel_start();
   extern __shared__ __align__(16) WindowColumn columns[];  // of the chunk, in groups of eight
   constexpr int kWarps = kThreads / kWindowRows, kStep = kWarps * kWindowColumns;
   __shared__ uint32_t magnitudes[kWarps][kWindowRows];
