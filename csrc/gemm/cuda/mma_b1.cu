@@ -159,11 +159,11 @@ struct Gemm {
   __device__ void write(int64_t chunk, int64_t slot) {
     const TileAt at{batch, first_row + warp_row, first_column};
     if constexpr (kShape == Shape::chunk_sums) {
-      keep_tile<kRowFragments>(
+      keep_tile<false, kRowFragments>(
           p, at, chunk, acc,
           {reinterpret_cast<float2*>(shared + 2 * B::kStage) + threadIdx.x, kThreads});
     } else {
-      write_tile<false>(p, at, chunk, slot, acc);
+      write_tile<false, false>(p, at, chunk, slot, acc);
     }
   }
 

@@ -233,11 +233,11 @@ struct Task {
         }
         const TileAt at{batch, first_row + threadIdx.x / 32 * kWarpRows, first_column};
         if constexpr (kKeeps) {
-          keep_tile<kRowFragments>(
+          keep_tile<false, kRowFragments>(
               p, at, range.chunk++, acc,
               {reinterpret_cast<float2*>(shared + kBuffers) + threadIdx.x, kThreads});
         } else {
-          write_tile<false>(p, at, range.chunk++, range.slot++, acc);
+          write_tile<false, false>(p, at, range.chunk++, range.slot++, acc);
         }
         acc.clear();
         left = static_cast<int>(range.per_write);

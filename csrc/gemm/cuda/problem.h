@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 
 #include "gemm/dequantize.h"
 #include "quant/cuda/quantize.h"
@@ -19,9 +20,21 @@ struct DeviceTables {
   const uint16_t* a_cycles = nullptr;  // (lanes, levels + 1) cycles that a code of a enables; null:
                                        // as many as the code
   const uint16_t* b_ones = nullptr;    // (lanes, levels + 1) ones of a code of b in all cycles
+  bool ones_are_codes = false;         // as many as the code
   const uint16_t* b_values = nullptr;  // (lanes, length) the sequence itself
   const uint32_t* b_bits = nullptr;    // (lanes, levels + 1, words) bit t: b_values[t] < code
+  // The other way round, for problems that are transposed: bit r of a code of a says whether it
+  // enables the cycle of b's r-th smallest value, of which a code of b takes the first b_ones.
+  const uint32_t* a_bits = nullptr;  // (lanes, levels + 1, words)
+  const uint8_t* counts = nullptr;   // (lanes, length + 1, count_stride(levels)) count(k, code),
+                                     // where counts fit bytes and the table a few MiB
 };
+
+/// Bytes from one row of DeviceTables::counts to the next: one of two, so that they are constants.
+constexpr int kNarrowCounts = 144, kWideCounts = 272;
+constexpr int count_stride(int levels) {
+  return levels < kNarrowCounts ? kNarrowCounts : kWideCounts;
+}
 
 struct GemmProblem {
   int64_t batches = 1, n = 0, m = 0, d = 0;
@@ -31,10 +44,16 @@ struct GemmProblem {
   const int16_t* a_cycles = nullptr;  // sign * enabled cycles, in a_layout
   const int16_t* b_codes = nullptr;   // (batches, m, d) sign * code
   DeviceTables tables;
+  bool b_ready = false;              // b_codes were there before the kernels of this call
   Dequantizer dequantizer;           // device pointers
   const double* a_tensor = nullptr;  // per_tensor: scale and zero point of the operands
   const double* b_tensor = nullptr;
   float* out = nullptr;  // (batches, n, m), contiguous
+  // Rows and columns exchanged (wgmma_b1 alone): a and b of this problem, their sizes and scales
+  // are b and a of the call, and out and partial are (batches, m, n).
+  bool transposed = false;
+  // Or transposed for its output alone, which is (images, m, image_rows): rows are those of images.
+  int64_t image_rows = 0;
   // Where set, (batches, m) flags, zero at first: kernels raise those of columns whose codes no
   // quantizer made (a damaged prepared b), and their outputs become NaN.
   uint8_t* damaged = nullptr;
@@ -52,6 +71,16 @@ struct GemmProblem {
   int32_t* partial = nullptr;
   int64_t slots = 0;
 };
+
+/// A transposed problem without chunks as finish() sees it: in the order of its outputs.
+inline GemmProblem in_output_order(GemmProblem p) {
+  if (!p.transposed) return p;
+  std::swap(p.n, p.m);
+  std::swap(p.dequantizer.n, p.dequantizer.m);
+  std::swap(p.dequantizer.a_scale, p.dequantizer.b_scale);
+  p.transposed = false;
+  return p;
+}
 
 constexpr int kWgmmaRows = 256;    // of a that a block of wgmma_b1 takes together
 constexpr int kTileColumns = 128;  // of the tiles that the matrix kernels work on

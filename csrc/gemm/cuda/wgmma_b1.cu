@@ -28,6 +28,10 @@ std::string wgmma_b1_refuses(const GemmProblem& p, const DeviceLimits& device) {
   return "";
 }
 
+bool wgmma_b1_needs_workspace(const GemmProblem& p) {
+  return p.n > kInPlaceRows || p.row_order || (p.chunks > 1 && !p.partial);
+}
+
 int64_t wgmma_b1_workspace(const GemmProblem& p, int64_t tiles) {
   return with_words(p.tables.words, [&](auto words) {
     constexpr int kWords = decltype(words)::value;
@@ -44,27 +48,25 @@ int64_t wgmma_b1_parts(const GemmProblem& p, int64_t tiles, const DeviceLimits& 
 
 void wgmma_b1_gemm(const GemmProblem& p, void* workspace, int64_t tiles, bool expanded,
                    const DeviceLimits& device, cudaStream_t stream) {
-  auto* bits = static_cast<uint8_t*>(workspace);
+  const bool in_place = !expanded && !wgmma_b1_needs_workspace(p);
+  if (in_place) tiles = column_tiles(p);
   int64_t parts = 1;
   if (p.partial) parts = p.chunks > 1 ? wgmma_b1_parts(p, tiles, device) : p.slots;
+  if (in_place) return wgmma_b1_in_place(p, parts, device, stream);
+  auto* bits = static_cast<uint8_t*>(workspace);
   for (int64_t first = 0; first < column_tiles(p); first += tiles) {
     const Schedule schedule{first, std::min(tiles, column_tiles(p) - first), parts, expanded};
     if (p.row_order) {
       wgmma_b1_sorted(p, bits, schedule, device, stream);
-      continue;
+    } else if (p.transposed) {
+      wgmma_b1_transposed(p, bits, schedule, device, stream);
+    } else if (p.unipolar) {
+      with_words(p.tables.words, [&](auto words) {
+        launch<decltype(words)::value, false, Rows::plain>(p, bits, schedule, device, stream);
+      });
+    } else {
+      launch_bipolar<false>(p, bits, schedule, device, stream);
     }
-    with_words(p.tables.words, [&](auto words) {
-      constexpr int kWords = decltype(words)::value;
-      if (p.unipolar) return launch<kWords, false, Rows::plain>(p, bits, schedule, device, stream);
-      // Stages of short streams are too large beside the sums of chunks: those wait in the output.
-      if constexpr (kWords > 2) {
-        if (p.dequantizer.kind == Epilogue::chunk && !p.partial &&
-            p.chunk * p.tables.length < kSmallSum) {
-          return launch<kWords, true, Rows::kept>(p, bits, schedule, device, stream);
-        }
-      }
-      launch<kWords, true, Rows::plain>(p, bits, schedule, device, stream);
-    });
   }
 }
 

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "common/shared_memory.cuh"
 #include "gemm/cuda/ptx/wgmma.cuh"
 #include "gemm/cuda/tile/wgmma_schedule.cuh"
 #include "gemm/cuda/wgmma_b1.h"
@@ -16,13 +17,20 @@ namespace scmp::cuda {
 void wgmma_b1_sorted(const GemmProblem& p, uint8_t* bits, const Schedule& schedule,
                      const DeviceLimits& device, cudaStream_t stream);
 
+/// One launch of a transposed problem.
+void wgmma_b1_transposed(const GemmProblem& p, uint8_t* bits, const Schedule& schedule,
+                         const DeviceLimits& device, cudaStream_t stream);
+
+/// Where bits do not go through memory (wgmma_b1_needs_workspace): one launch for all tiles.
+void wgmma_b1_in_place(const GemmProblem& p, int64_t parts, const DeviceLimits& device,
+                       cudaStream_t stream);
+
 namespace {
 
-template <int kWords, bool kSigned, Rows kKind>
+template <int kWords, bool kSigned, Rows kKind, bool kTransposed, typename B = Block<kWords, kKind>>
 struct Consumer {
   using P = Pattern<kWords>;
   using Order = WordOrder<kWords>;
-  using B = Block<kWords, kKind>;
   using StageRing = Ring<B::kStage, B::kStages>;
   const GemmProblem& p;
   const uint8_t* shared;
@@ -66,6 +74,14 @@ struct Consumer {
                wgmma_descriptor(terms + block * 2 * kPieceBytes, kPieceBytes, 128));
       wgmma_commit();
       wgmma_wait<0>();  // the next block needs the registers
+    }
+  }
+
+  __device__ void take(const Item& item) {
+    if (item.first_row + 64 * warpgroup() < p.n) {
+      run(item);
+    } else {
+      idle(item);
     }
   }
 
@@ -145,13 +161,13 @@ struct Consumer {
       const TileAt at{item.batch, warp_row, item.first_column};
       if constexpr (kKind == Rows::kept) {
         auto* kept = const_cast<uint8_t*>(shared) + B::kStages * B::kStage;
-        keep_tile<1>(p, at, k.chunk++, acc,
-                     {reinterpret_cast<float2*>(kept) + threadIdx.x, kExpandThreads});
+        keep_tile<kTransposed>(p, at, k.chunk++, acc,
+                               {reinterpret_cast<float2*>(kept) + threadIdx.x, kExpandThreads});
       } else if constexpr (kKind == Rows::sorted) {
         write_sorted_tile(p, at, k.chunk++, k.slot++, acc);
         if (stage + 1 < k.last) used = prefixes(item, k.chunk);
       } else {
-        write_tile<!kSigned>(p, at, k.chunk++, k.slot++, acc);
+        write_tile<!kSigned, kTransposed>(p, at, k.chunk++, k.slot++, acc);
       }
       left = k.per_write;
       acc.clear();
@@ -213,47 +229,66 @@ __device__ void produce(const GemmProblem& p, const Item& item, const uint8_t* w
   }
 }
 
-template <int kWords, bool kSigned, Rows kKind>
-__global__ void __launch_bounds__(kThreads, 1)
-    gemm(const __grid_constant__ GemmProblem p, uint8_t* workspace, Schedule schedule) {
-  using B = Block<kWords, kKind>;
-  extern __shared__ __align__(1024) uint8_t shared[];
-  Ring<B::kStage, B::kStages> ring;
+__host__ __device__ int64_t table_bytes(const DeviceTables& t) {
+  return t.lanes * (t.levels + 1) * t.words * 4;
+}
+// b's patterns to shared memory, by all threads of the block.
+__device__ __forceinline__ void copy_table(const DeviceTables& t, int64_t bytes, uint8_t* shared) {
+  const auto* from = reinterpret_cast<const uint2*>(t.b_bits);
+#pragma unroll 8
+  for (int i = threadIdx.x; i < bytes / 8; i += blockDim.x) {
+    reinterpret_cast<uint2*>(shared)[i] = __ldg(from + i);
+  }
+}
+
+// The ring at the start of shared memory, its barriers ready for so many arrivals.
+template <typename Block>
+__device__ auto make_ring(uint8_t* shared, int producers, int consumers) {
+  Ring<Block::kStage, Block::kStages> ring;
   ring.base = shared_address(shared);
-  ring.full = ring.base + B::kStages * B::kStage + B::kSums;
-  ring.empty = ring.full + 8 * B::kStages;
+  ring.full = ring.base + Block::kStages * Block::kStage + Block::kSums;
+  ring.empty = ring.full + 8 * Block::kStages;
   if (threadIdx.x == 0) {
-    for (int i = 0; i < B::kStages; ++i) {
-      mbarrier_init(ring.full + 8 * i, 1);
-      mbarrier_init(ring.empty + 8 * i, kExpandThreads / 32);
+    for (int i = 0; i < Block::kStages; ++i) {
+      mbarrier_init(ring.full + 8 * i, producers);
+      mbarrier_init(ring.empty + 8 * i, consumers);
     }
     mbarrier_init_fence();
   }
   __syncthreads();
+  return ring;
+}
+
+template <int kWords, bool kSigned, Rows kKind, bool kTransposed>
+__global__ void __launch_bounds__(kThreads, 1)
+    gemm(const __grid_constant__ GemmProblem p, uint8_t* workspace, Schedule schedule) {
+  using B = Block<kWords, kKind>;
+  extern __shared__ __align__(1024) uint8_t shared[];
+  auto ring = make_ring<B>(shared, 1, kExpandThreads / 32);
   const bool consumes = warpgroup() < kConsumers;
   if (!schedule.expanded) {
     const int64_t stages = p.a_layout.stages;
     // The tables come along into the shared memory that stages will use, where they fit and a block
     // expands enough stages for it.
-    const uint32_t* table = p.tables.b_bits;
-    const int64_t bytes = p.tables.lanes * (p.tables.levels + 1) * kWords * 4;
+    const int64_t bytes = table_bytes(p.tables);
     const bool often = schedule.tiles * stages > kFewExpansions * gridDim.x;
-    if (often && bytes <= B::kStages * B::kStage) {
-      const auto* from = reinterpret_cast<const uint2*>(p.tables.b_bits);
-#pragma unroll 8
-      for (int i = threadIdx.x; i < bytes / 8; i += kThreads) {
-        reinterpret_cast<uint2*>(shared)[i] = __ldg(from + i);
-      }
-      table = reinterpret_cast<const uint32_t*>(shared);
-      __syncthreads();
-    }
-    if (consumes) {
+    const auto expand = [&](const uint32_t* table, auto split) {
       using Words = WordExpander<kWords, kExpandThreads>;
-      using Plain = Expander<kWords, kSigned, kExpandThreads, BOrder::pieces>;
+      using Plain =
+          Expander<kWords, kSigned, kExpandThreads, BOrder::pieces, decltype(split)::value>;
       expand_share<std::conditional_t<kKind == Rows::sorted, Words, Plain>,
                    BStage<kWords, kPrefixesOf<kWords, kKind>>::kBytes>(
           p, table, static_cast<uint32_t>(schedule.first_tile),
           static_cast<uint32_t>(schedule.tiles * stages), static_cast<uint32_t>(stages), workspace);
+    };
+    if (often && bytes <= B::kStages * B::kStage) {
+      copy_table(p.tables, bytes, shared);
+      __syncthreads();
+      if (consumes) expand(reinterpret_cast<const uint32_t*>(shared), std::false_type{});
+    } else if (consumes && often) {
+      expand(p.tables.b_bits, std::false_type{});
+    } else if (consumes) {
+      expand(p.tables.b_bits, std::true_type{});
     }
     async_proxy_fence();
     cooperative_groups::this_grid().sync();
@@ -265,14 +300,9 @@ __global__ void __launch_bounds__(kThreads, 1)
   };
   if (consumes) {
     raise_registers<kConsumerRegisters>();
-    Consumer<kWords, kSigned, kKind> consumer{p, shared, ring};
+    Consumer<kWords, kSigned, kKind, kTransposed> consumer{p, shared, ring};
     for (int64_t i = blockIdx.x; i < items; i += gridDim.x) {
-      const Item item = item_at(i);
-      if (item.first_row + 64 * warpgroup() < p.n) {
-        consumer.run(item);
-      } else {
-        consumer.idle(item);
-      }
+      consumer.take(item_at(i));
     }
   } else {
     lower_registers<kProducerRegisters>();
@@ -284,12 +314,12 @@ __global__ void __launch_bounds__(kThreads, 1)
   }
 }
 
-template <int kWords, bool kSigned, Rows kKind>
+template <int kWords, bool kSigned, Rows kKind, bool kTransposed = false>
 void launch(const GemmProblem& p, uint8_t* bits, const Schedule& schedule,
             const DeviceLimits& device, cudaStream_t stream) {
-  const auto kernel = gemm<kWords, kSigned, kKind>;
+  const auto kernel = gemm<kWords, kSigned, kKind, kTransposed>;
   constexpr int kShared = Block<kWords, kKind>::kShared;
-  cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared);
+  allow_shared_memory<gemm<kWords, kSigned, kKind, kTransposed>>(kShared);
   const int64_t items = schedule.tiles * schedule.parts * Item::row_blocks(p);
   const int64_t expansions = schedule.expanded ? 0 : schedule.tiles * p.a_layout.stages;
   cudaLaunchConfig_t config = {};
@@ -317,6 +347,25 @@ auto with_words(int words, const Visit& visit) {
     default:
       return visit(std::integral_constant<int, 8>{});
   }
+}
+
+// One launch of bipolar rows in the order in which they come. The sums of chunks are kept in shared
+// memory where stages leave room: those of short streams are too large, and sums wait in the
+// output.
+template <bool kTransposed>
+void launch_bipolar(const GemmProblem& p, uint8_t* bits, const Schedule& schedule,
+                    const DeviceLimits& device, cudaStream_t stream) {
+  const bool keeps =
+      p.dequantizer.kind == Epilogue::chunk && !p.partial && p.chunk * p.tables.length < kSmallSum;
+  with_words(p.tables.words, [&](auto words) {
+    constexpr int kWords = decltype(words)::value;
+    if constexpr (kWords > 2) {
+      if (keeps) {
+        return launch<kWords, true, Rows::kept, kTransposed>(p, bits, schedule, device, stream);
+      }
+    }
+    launch<kWords, true, Rows::plain, kTransposed>(p, bits, schedule, device, stream);
+  });
 }
 
 }  // namespace

@@ -7,8 +7,14 @@
 
 namespace scmp::cuda {
 
+constexpr int kInPlaceRows = 128;  // of a, for which b's bits need no workspace
+
 /// Empty when the kernel can run the problem; else why not.
 std::string wgmma_b1_refuses(const GemmProblem& problem, const DeviceLimits& device);
+
+/// Whether the problem's bits go through memory; else blocks expand them where they multiply, and
+/// wgmma_b1_gemm is one launch without a workspace.
+bool wgmma_b1_needs_workspace(const GemmProblem& problem);
 
 /// Bytes that hold b's bits of `tiles` tiles of 128 columns. Tiles are those of mma_b1; the order
 /// of bits within a stage is this kernel's own.

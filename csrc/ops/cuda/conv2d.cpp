@@ -77,10 +77,22 @@ at::Tensor weight_rows(const at::Tensor& weight, const Geometry& g, const Sizes&
   return weight.reshape({g.groups, sizes.out_group, sizes.columns});
 }
 
-// (rows, Cout), with groups (groups, rows, Cout / groups), as images.
+bool channels_first(const at::Tensor& x) {
+  return x.suggest_memory_format() == at::MemoryFormat::Contiguous;
+}
+
+// Positions of an image where products may come as images: see multiply().
+int64_t image_rows(const at::Tensor& x, const Geometry& g, const Sizes& sizes) {
+  return g.groups == 1 && channels_first(x) ? sizes.positions() : 0;
+}
+
+// (rows, Cout), with groups (groups, rows, Cout / groups), or (images, Cout, positions), as images.
 at::Tensor to_images(at::Tensor y, const at::Tensor& x, const Geometry& g, const Sizes& sizes) {
   const int64_t out = g.groups * sizes.out_group;
-  if (g.groups == 1 && x.suggest_memory_format() == at::MemoryFormat::Contiguous) {
+  if (g.groups == 1 && y.dim() == 3) {
+    return y.view({sizes.images, out, sizes.height, sizes.width});
+  }
+  if (g.groups == 1 && channels_first(x)) {
     const c10::cuda::CUDAGuard guard(x.device());
     const at::Tensor images =
         at::empty({sizes.images, out, sizes.height, sizes.width}, y.options());
@@ -104,7 +116,7 @@ at::Tensor run_depthwise(const at::Tensor& x, const at::Tensor& rows, const at::
   const auto streams = device_streams(plan.streams);
   DepthwiseArgs args;
   args.a = a_args(rows, knobs, plan, streams->tables, window);
-  if (!prepared) args.b = b_args(weight, knobs, plan);
+  if (!prepared) args.b = column_args(weight, plan.b_grouping, knobs, plan);
   const OperandB b = prepared ? OperandB(*prepared) : OperandB(args.b);
   args.gemm = make_problem(args.a, b, knobs, plan, streams->tables, nullptr);
   args.images = sizes.images;
@@ -159,7 +171,7 @@ at::Tensor conv2d_products_cuda(const at::Tensor& x, const at::Tensor& weight, c
     const at::Tensor out = run_depthwise(x, a, b, nullptr, knobs, window, sizes);
     if (out.defined()) return out;
   }
-  return to_images(multiply(a, b, args, knobs, window), x, g, sizes);
+  return to_images(multiply(a, b, args, knobs, window, image_rows(x, g, sizes)), x, g, sizes);
 }
 
 at::Tensor conv2d_products_prepared_cuda(const at::Tensor& x, at::TensorList weight,
@@ -181,7 +193,7 @@ at::Tensor conv2d_products_prepared_cuda(const at::Tensor& x, at::TensorList wei
     const at::Tensor out = run_depthwise(x, a, {}, &call.b, call.knobs, window, sizes);
     if (out.defined()) return out;
   }
-  return to_images(multiply_prepared(a, call, args, window), x, g, sizes);
+  return to_images(multiply_prepared(a, call, args, window, image_rows(x, g, sizes)), x, g, sizes);
 }
 
 }  // namespace

@@ -4,17 +4,23 @@
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAGraphsC10Utils.h>
 
+#include <algorithm>
 #include <cstring>
 #include <mutex>
+#include <numeric>
 #include <set>
 #include <vector>
 
 #include "cache/stream_cache.h"
+#include "gemm/byte_tables.h"
 
 namespace scmp::cuda {
 namespace {
 
 constexpr int64_t kMostBitBytes = int64_t{256} << 20;
+constexpr int64_t kMostRankedBytes = int64_t{32} << 20;
+constexpr int kMostRankedWords = 8;  // wgmma_b1's longest patterns
+constexpr int64_t kMostCountBytes = int64_t{8} << 20;
 
 // Host image of the tables, 256-byte aligned parts.
 class Image {
@@ -50,6 +56,22 @@ void fill_bits(const StreamSet& streams, const uint16_t* values, int words, uint
     for (int t = 0; t < streams.length; ++t) {
       bits[t / 32] |= static_cast<uint32_t>(values[t] < code) << (t % 32);
     }
+  }
+}
+
+// A pattern per code of a, in the order of b's values: bit r for the cycle of the r-th smallest.
+void fill_ranked_bits(const StreamSet& streams, int64_t lane, int words, uint32_t* bits) {
+  const uint16_t *a = streams.a_lane(lane), *b = streams.b_lane(lane);
+  std::vector<int> cycle(streams.length), rank(streams.length);
+  std::iota(cycle.begin(), cycle.end(), 0);
+  std::stable_sort(cycle.begin(), cycle.end(), [&](int i, int j) { return b[i] < b[j]; });
+  for (int r = 0; r < streams.length; ++r) rank[cycle[r]] = r;
+  std::vector<uint16_t> enabled(streams.levels + 1);  // cycles, by code of a
+  prefix_counts(a, streams.length, streams.levels, enabled.data());
+  int t = 0;
+  for (int code = 0; code <= streams.levels; ++code, bits += words) {
+    if (code > 0) std::copy(bits - words, bits, bits);
+    for (; t < enabled[code]; ++t) bits[rank[t] / 32] |= uint32_t{1} << (rank[t] % 32);
   }
 }
 
@@ -141,14 +163,37 @@ DeviceStreams upload(const StreamSet& streams) {
                ones = image.add<uint16_t>(lanes * codes);
   const Sequences b(image, streams, words_for(streams.length));
   b.fill(image, [&](int64_t lane) { return streams.b_lane(lane); });
-  bool identity = true;  // every code of a enables as many cycles
+  const int stride = count_stride(streams.levels);
+  const size_t lane_counts = (streams.length + size_t{1}) * stride;
+  const bool with_counts = streams.length < 256 && streams.levels < stride &&
+                           static_cast<int64_t>(lanes * lane_counts) <= kMostCountBytes;
+  const size_t counts_of_codes = image.add<uint8_t>(with_counts ? lanes * lane_counts : 0);
+  const int words = words_for(streams.length);
+  const bool with_ranked =
+      b.with_bits && words <= kMostRankedWords &&
+      static_cast<int64_t>(lanes * codes * words * sizeof(uint32_t)) <= kMostRankedBytes;
+  const size_t ranked = image.add<uint32_t>(with_ranked ? lanes * codes * words : 0);
+  bool identity = true;        // every code of a enables as many cycles
+  bool ones_are_codes = true;  // every code of b has as many ones
   for (size_t lane = 0; lane < lanes; ++lane) {
     prefix_counts(streams.a_lane(lane), streams.length, streams.levels,
                   image.at<uint16_t>(cycles) + lane * codes);
     prefix_counts(streams.b_lane(lane), streams.length, streams.levels,
                   image.at<uint16_t>(ones) + lane * codes);
-    const uint16_t* counts = image.at<uint16_t>(cycles) + lane * codes;
-    for (size_t code = 0; code < codes; ++code) identity = identity && counts[code] == code;
+    const uint16_t *of_a = image.at<uint16_t>(cycles) + lane * codes,
+                   *of_b = image.at<uint16_t>(ones) + lane * codes;
+    for (size_t code = 0; code < codes; ++code) {
+      identity = identity && of_a[code] == code;
+      ones_are_codes = ones_are_codes && of_b[code] == code;
+    }
+    if (with_ranked) {
+      fill_ranked_bits(streams, static_cast<int64_t>(lane), words,
+                       image.at<uint32_t>(ranked) + lane * codes * words);
+    }
+    if (with_counts) {
+      fill_count_rows(streams.b_lane(lane), streams.length, stride,
+                      image.at<uint8_t>(counts_of_codes) + lane * lane_counts);
+    }
   }
   DeviceStreams device;
   device.storage = upload_image(image);
@@ -158,6 +203,9 @@ DeviceStreams upload(const StreamSet& streams) {
   b.point(base, t, t.b_values, t.b_bits);
   if (!identity) t.a_cycles = reinterpret_cast<const uint16_t*>(base + cycles);
   t.b_ones = reinterpret_cast<const uint16_t*>(base + ones);
+  t.ones_are_codes = ones_are_codes;
+  if (with_ranked) t.a_bits = reinterpret_cast<const uint32_t*>(base + ranked);
+  if (with_counts) t.counts = reinterpret_cast<const uint8_t*>(base + counts_of_codes);
   return device;
 }
 

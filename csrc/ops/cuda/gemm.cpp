@@ -48,6 +48,7 @@ at::Tensor split_if_small(GemmProblem& p, int64_t parts, int64_t most_bytes,
 // The two kernels that multiply bits of b expanded in a workspace, each in its own order.
 struct B1Kernel {
   std::string (*refuses)(const GemmProblem&, const DeviceLimits&);
+  bool (*needs_workspace)(const GemmProblem&);
   int64_t (*workspace)(const GemmProblem&, int64_t tiles);
   int64_t (*parts)(const GemmProblem&, int64_t tiles, const DeviceLimits&);
   void (*gemm)(const GemmProblem&, void*, int64_t tiles, bool expanded, const DeviceLimits&,
@@ -55,10 +56,20 @@ struct B1Kernel {
   void (*expand)(const GemmProblem&, void*, cudaStream_t);
   int64_t mark;  // bytes behind expanded bits, so that their size tells whose they are
 };
-constexpr B1Kernel kWgmma = {wgmma_b1_refuses, wgmma_b1_workspace, wgmma_b1_parts,
-                             wgmma_b1_gemm,    wgmma_b1_expand,    16};
-constexpr B1Kernel kMma = {mma_b1_refuses, mma_b1_workspace, mma_b1_parts,
-                           mma_b1_gemm,    mma_b1_expand,    0};
+constexpr B1Kernel kWgmma = {wgmma_b1_refuses,
+                             wgmma_b1_needs_workspace,
+                             wgmma_b1_workspace,
+                             wgmma_b1_parts,
+                             wgmma_b1_gemm,
+                             wgmma_b1_expand,
+                             16};
+constexpr B1Kernel kMma = {mma_b1_refuses,
+                           [](const GemmProblem&) { return true; },
+                           mma_b1_workspace,
+                           mma_b1_parts,
+                           mma_b1_gemm,
+                           mma_b1_expand,
+                           0};
 
 // Expanded bits, then the flags of columns with damaged codes, then the mark.
 int64_t flag_bytes(const GemmProblem& p) { return p.batches * p.m; }
@@ -83,29 +94,66 @@ int64_t tiles_per_slab(const GemmProblem& p, int64_t tile_bytes, const DeviceLim
   return (tiles + slabs - 1) / slabs;
 }
 
+// Whether the kernel that runs it can write its output transposed.
+bool transposes(const GemmProblem& p, const DeviceLimits& device) {
+  const Epilogue kind = p.dequantizer.kind;
+  return p.n > kInPlaceRows &&
+         (kind == Epilogue::row || kind == Epilogue::head || kind == Epilogue::chunk) &&
+         choose_kernel(p, device) == Kernel::wgmma_b1;
+}
+
 void run_b1(GemmProblem& p, const B1Kernel& kernel, const at::Tensor& like,
             const at::Tensor& expanded, const DeviceLimits& device, cudaStream_t stream) {
   const int64_t tiles = column_tiles(p), one = kernel.workspace(p, 1);
   const bool ready = expanded.defined() && expanded.numel() == expanded_bytes(p, kernel);
   if (ready) p.damaged = flags_of(expanded, p, kernel);
   const int64_t slab = ready ? tiles : tiles_per_slab(p, one, device);
-  const at::Tensor sums =
-      split_if_small(p, kernel.parts(p, slab, device), kMostSlabBytes - slab * one, like);
-  const at::Tensor bits = ready ? expanded : bytes_like(slab * one, like);
-  kernel.gemm(p, const_cast<void*>(bits.const_data_ptr()), slab, ready, device, stream);
-  if (sums.defined()) finish(p, stream);
+  // finish() writes outputs in the usual order, and adds chunks of problems in that order alone.
+  const bool whole = p.transposed && (p.chunks > 1 || p.image_rows > 0);
+  const int64_t parts = whole ? 1 : kernel.parts(p, slab, device);
+  const at::Tensor sums = split_if_small(p, parts, kMostSlabBytes - slab * one, like);
+  at::Tensor bits;
+  if (ready) {
+    bits = expanded;
+  } else if (kernel.needs_workspace(p)) {
+    bits = bytes_like(slab * one, like);
+  }
+  void* workspace = bits.defined() ? const_cast<void*>(bits.const_data_ptr()) : nullptr;
+  kernel.gemm(p, workspace, slab, ready, device, stream);
+  if (sums.defined()) finish(p, device, stream);
 }
 
 }  // namespace
+
+bool better_transposed(const GemmProblem& p) {
+  const DeviceLimits device = current_device_limits();
+  if (!p.tables.a_bits || p.n > p.m - p.m / 4 || !transposes(p, device)) return false;
+  if (p.chunks == 1) return true;
+  // Exchanged, chunks are not spread over blocks (see run_b1).
+  GemmProblem other = p;
+  std::swap(other.n, other.m);
+  return wgmma_b1_parts(other, column_tiles(other), device) == 1;
+}
+
+bool can_write_images(const GemmProblem& p) {
+  const DeviceLimits device = current_device_limits();
+  return p.batches == 1 && p.n < (int64_t{1} << 31) && transposes(p, device) &&
+         wgmma_b1_parts(p, column_tiles(p), device) == 1;
+}
+
+void write_images(GemmProblem& p, int64_t image_rows) {
+  p.transposed = true;
+  p.image_rows = image_rows;
+}
 
 void run_gemm(GemmProblem p, const at::Tensor& like, const at::Tensor& expanded) {
   const DeviceLimits device = current_device_limits();
   const cudaStream_t stream = at::cuda::getCurrentCUDAStream();
   switch (choose_kernel(p, device)) {
     case Kernel::few_rows: {
-      const at::Tensor sums = allocate_partial(p, few_rows_parts(p), like);
+      const at::Tensor sums = allocate_partial(p, few_rows_parts(p, device), like);
       few_rows_gemm(p, device, stream);
-      finish(p, stream);
+      finish(p, device, stream);
       break;
     }
     case Kernel::wgmma_b1:
@@ -117,7 +165,7 @@ void run_gemm(GemmProblem p, const at::Tensor& like, const at::Tensor& expanded)
     case Kernel::mma_s8: {
       const at::Tensor sums = split_if_small(p, mma_s8_parts(p, device), kPartialBytes, like);
       mma_s8_gemm(p, device, stream);
-      if (sums.defined()) finish(p, stream);
+      if (sums.defined()) finish(p, device, stream);
       break;
     }
     default:

@@ -1,5 +1,7 @@
 #include "ops/cuda/matmul_problem.h"
 
+#include <ATen/cuda/CUDAContext.h>
+
 #include "gemm/cuda/mma_b1.h"
 #include "ops/cuda/device_streams.h"
 #include "ops/smooth_scales.h"
@@ -26,15 +28,31 @@ StageLayout stage_layout(int64_t rows, const MatmulPlan& plan, int positions) {
   return layout;
 }
 
-QuantizeArgs a_args(const at::Tensor& a, const MatmulKnobs& knobs, const MatmulPlan& plan,
-                    const DeviceTables& tables, const Window& window) {
-  QuantizeArgs args = operand_args(a, plan.scheme, plan.a_grouping, knobs.levels);
-  args.window = window;
+namespace {
+
+QuantizeArgs staged_args(const at::Tensor& x, const Grouping& grouping, const MatmulKnobs& knobs,
+                         const MatmulPlan& plan, const DeviceTables& tables,
+                         const uint16_t* cycles) {
+  QuantizeArgs args = operand_args(x, plan.scheme, grouping, knobs.levels);
   args.output = Output::staged_cycles;
   args.layout = stage_layout(args.source.rows, plan, mma_b1_positions(tables.words));
-  args.cycles = tables.a_cycles;
+  args.cycles = cycles;
   args.lane_of = tables.lane_of;
   args.lanes = tables.lanes;
+  return args;
+}
+
+// As many cycles as ones, in the order of b's values.
+const uint16_t* cycles_of_b(const DeviceTables& tables) {
+  return tables.ones_are_codes ? nullptr : tables.b_ones;
+}
+
+}  // namespace
+
+QuantizeArgs a_args(const at::Tensor& a, const MatmulKnobs& knobs, const MatmulPlan& plan,
+                    const DeviceTables& tables, const Window& window) {
+  QuantizeArgs args = staged_args(a, plan.a_grouping, knobs, plan, tables, tables.a_cycles);
+  args.window = window;
   return args;
 }
 
@@ -45,10 +63,16 @@ QuantizeArgs code_args(const at::Tensor& x, const Grouping& grouping, const Matm
   return args;
 }
 
-QuantizeArgs b_args(const at::Tensor& b, const MatmulKnobs& knobs, const MatmulPlan& plan) {
-  QuantizeArgs args = code_args(b, plan.b_grouping, knobs, plan);
+QuantizeArgs column_args(const at::Tensor& x, const Grouping& grouping, const MatmulKnobs& knobs,
+                         const MatmulPlan& plan) {
+  QuantizeArgs args = code_args(x, grouping, knobs, plan);
   args.scales_transposed = true;
   return args;
+}
+
+QuantizeArgs staged_b_args(const at::Tensor& b, const MatmulKnobs& knobs, const MatmulPlan& plan,
+                           const DeviceTables& tables) {
+  return staged_args(b, plan.b_grouping, knobs, plan, tables, cycles_of_b(tables));
 }
 
 void set_smoothing(QuantizeArgs& args, const at::Tensor& scales, Smoothing smoothing) {
@@ -135,12 +159,58 @@ GemmProblem make_problem(const QuantizeArgs& a, const OperandB& b, const MatmulK
   return p;
 }
 
+GemmProblem make_exchanged_problem(const QuantizeArgs& staged_b, const QuantizeArgs& a_columns,
+                                   const MatmulKnobs& knobs, const MatmulPlan& plan,
+                                   const DeviceTables& tables, float* out) {
+  DeviceTables of_a = tables;
+  of_a.b_bits = tables.a_bits;
+  of_a.ones_are_codes = tables.a_cycles == nullptr;
+  GemmProblem p = make_problem(staged_b, OperandB(a_columns), knobs, plan, of_a, out);
+  p.transposed = true;
+  return p;
+}
+
+StagedB::StagedB(Workspace& workspace, const Prepared& b, const MatmulKnobs& knobs,
+                 const MatmulPlan& plan, const DeviceTables& tables) {
+  args_.batches = b.codes.dim() == 3 ? b.codes.size(0) : 1;
+  args_.rows = b.codes.size(-2);
+  args_.columns = b.codes.size(-1);
+  args_.chunk = plan.chunk;
+  args_.chunks = plan.chunks;
+  args_.codes = b.codes.const_data_ptr<int16_t>();
+  args_.scales = b.scales.const_data_ptr<float>();
+  args_.levels = knobs.levels;
+  args_.cycles = cycles_of_b(tables);
+  args_.lane_of = tables.lane_of;
+  args_.lanes = tables.lanes;
+  args_.layout = stage_layout(args_.rows, plan, mma_b1_positions(tables.words));
+  const StageLayout& l = args_.layout;
+  codes_ =
+      workspace.reserve(args_.batches * l.stages * l.rows_padded * l.positions * sizeof(int16_t));
+  scales_ = workspace.reserve(args_.batches * args_.rows * args_.chunks * sizeof(float));
+}
+
+QuantizeArgs StagedB::stage(const Workspace& workspace) {
+  args_.staged = workspace.at<int16_t>(codes_);
+  args_.row_scales = workspace.at<float>(scales_);
+  stage_codes(args_, at::cuda::getCurrentCUDAStream());
+  C10_CUDA_KERNEL_LAUNCH_CHECK();
+  QuantizeArgs b;
+  b.source.batches = args_.batches;
+  b.source.rows = args_.rows;
+  b.source.dim = args_.columns;
+  b.layout = args_.layout;
+  b.codes = args_.staged;
+  b.scales = args_.row_scales;
+  return b;
+}
+
 Prepared quantize_b(const char* op, const at::Tensor& b, const MatmulKnobs& knobs,
                     const std::optional<at::Tensor>& smooth_scales) {
   Prepared out = empty_prepared(b, knobs, smooth_scales.has_value());
   if (smooth_scales) out.smooth_scales.copy_(*smooth_scales);
   const MatmulPlan plan = plan_sc_matmul(knobs, b.size(-1));
-  QuantizeArgs args = b_args(b, knobs, plan);
+  QuantizeArgs args = column_args(b, plan.b_grouping, knobs, plan);
   if (smooth_scales) set_smoothing(args, *smooth_scales, Smoothing::multiply);
   args.codes = out.codes.mutable_data_ptr<int16_t>();
   args.scales = out.scales.mutable_data_ptr<float>();

@@ -47,5 +47,9 @@ __device__ __forceinline__ void bulk_copy(uint32_t shared, const void* global, u
 __device__ __forceinline__ void async_proxy_fence() {
   asm volatile("fence.proxy.async;" ::: "memory");
 }
+/// Between ordinary writes to this block's shared memory and products that read them.
+__device__ __forceinline__ void async_proxy_fence_shared() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
 
 }  // namespace scmp::cuda

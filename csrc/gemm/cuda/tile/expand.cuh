@@ -91,143 +91,260 @@ struct ExpandAt {
   }
 };
 
-/// Expands stages of tiles with kThreads threads (the first of the block), for patterns of at most
-/// 8 words. `table` holds p.tables.b_bits, here or in shared memory. A thread takes lane t of some
-/// columns, all pairs of steps: it counts the ones of what it writes, for the terms. read() and
-/// write() are apart so that the codes of one stage can come while another is written.
-template <int kWords, bool kSigned, int kThreads, BOrder kOrder>
+/// One position's pattern: kWords words.
+template <int kWords>
+__device__ __forceinline__ void load_pattern(const uint32_t* from, uint32_t (&words)[kWords]) {
+  if constexpr (kWords == 2) {
+    const uint2 two = *reinterpret_cast<const uint2*>(from);
+    words[0] = two.x;
+    words[1] = two.y;
+  } else {
+#pragma unroll
+    for (int w = 0; w < kWords; w += 4) {
+      const uint4 four = reinterpret_cast<const uint4*>(from)[w / 4];
+      words[w] = four.x;
+      words[w + 1] = four.y;
+      words[w + 2] = four.z;
+      words[w + 3] = four.w;
+    }
+  }
+}
+
+/// A column's codes of kCount positions of a stage, two to a word.
+template <int kWords, int kCount = Pattern<kWords>::kPositions>
+struct ColumnCodes {
+  uint32_t two[kCount / 2];
+
+  /// What is stored there from position `first` on, not checked yet; 0 past the ends.
+  __device__ __forceinline__ void read(const GemmProblem& p, const ExpandAt& at, int column,
+                                       int first = 0) {
+    constexpr int kAll = Pattern<kWords>::kPositions;
+    const bool whole = at.positions == kAll && column < at.columns;
+    if (kCount % 8 == 0 && whole && p.d % 8 == 0 && p.chunk % 8 == 0) {
+      const auto* from = reinterpret_cast<const uint4*>(at.codes + column * p.d + first);
+#pragma unroll
+      for (int i = 0; i < kCount / 8; ++i) {
+        const uint4 eight = __ldg(from + i);
+        two[4 * i] = eight.x;
+        two[4 * i + 1] = eight.y;
+        two[4 * i + 2] = eight.z;
+        two[4 * i + 3] = eight.w;
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < kCount; i += 2) {
+        two[i / 2] = (at.code(p, column, first + i) & 0xffff) |
+                     static_cast<uint32_t>(at.code(p, column, first + i + 1)) << 16;
+      }
+    }
+  }
+};
+
+/// Where the patterns of a stage's positions begin in the table, in words: position i's in lane i
+/// of the warp, which has the stage to itself.
+struct TableRows {
+  uint32_t mine;
+
+  __device__ __forceinline__ TableRows(const DeviceTables& t, const ExpandAt& at) {
+    const int i = threadIdx.x % 32;
+    const int64_t lane =
+        i < at.positions ? lane_of_position(t.lane_of, t.lanes, at.first + i) : int64_t{0};
+    mine = static_cast<uint32_t>(lane * (t.levels + 1) * t.words);
+  }
+  __device__ __forceinline__ uint32_t of(int i) const { return __shfl_sync(~0u, mine, i); }
+};
+
+/// A code of b as expanding needs it.
+struct SignedCode {
+  uint32_t magnitude;
+  int sign;  // -1 where negative, else 0
+};
+
+/// Takes codes out of pairs; those that no quantizer makes come back as others, and good() is
+/// false.
+struct CheckedCodes {
+  uint32_t most, forbidden, bad = 0;
+
+  __device__ __forceinline__ explicit CheckedCodes(const GemmProblem& p)
+      : most(static_cast<uint32_t>(p.tables.levels) * 0x10001u),
+        forbidden(p.unipolar ? 0x80008000u : 0u) {}
+  /// The i-th, `pairs` holding two to a word.
+  template <int kCount>
+  __device__ __forceinline__ SignedCode at(const uint32_t (&pairs)[kCount], int i) {
+    const uint32_t two = pairs[i / 2], absolute = __vabs2(two), within = __vminu2(absolute, most);
+    bad |= (absolute ^ within) | (two & forbidden);
+    return {i % 2 == 0 ? within & 0xffff : within >> 16,
+            static_cast<int>(i % 2 == 0 ? two << 16 : two) >> 31};
+  }
+  __device__ bool good() const { return bad == 0; }
+};
+
+/// The column of a tile that is the calling thread's, and which of the stages that a block expands
+/// together, the same for a warp.
+__device__ __forceinline__ int column_of_thread() { return threadIdx.x % kTileColumns; }
+__device__ __forceinline__ int column_stage() {
+  return __shfl_sync(~0u, static_cast<int>(threadIdx.x) / kTileColumns, 0);
+}
+
+/// Expands stages of tiles for patterns of at most 8 words. `table` holds p.tables.b_bits, here or
+/// in shared memory. A thread takes one column of a stage: all of it, kThreads / 128 stages at a
+/// time, or (kSplit, where stages are few) one of its four pairs of steps. read() and write() are
+/// apart so that the codes of one stage can come while another is written.
+template <int kWords, bool kSigned, int kThreads, BOrder kOrder, bool kSplit = false>
 struct Expander {
-  static_assert(kWords <= 8 && kTileColumns * 4 % kThreads == 0);
-  static constexpr int kTasks = kTileColumns * 4 / kThreads;
-  static constexpr int kCodes = kWords == 2 ? 2 : 1;  // positions among a lane's four words
-  static constexpr int kGroup = 4 / kCodes;
+  static_assert(kWords <= 8 && kThreads % kTileColumns == 0);
+  static_assert(!kSplit || kThreads == kPairs * kTileColumns);
+  using P = Pattern<kWords>;
+  static constexpr int kStagesAtOnce = kSplit ? 1 : kThreads / kTileColumns;
+  static constexpr int kOwnPairs = kSplit ? 1 : kPairs;
+  static constexpr int kPairCodes = 16 / kWords;  // positions in a pair of k256 steps
+  static constexpr int kPairQuads = kPairCodes * P::kTerms / 4;
+  static constexpr int kQuads = kOwnPairs * kPairQuads;  // words of terms
   const GemmProblem* problem;
   const uint32_t* table;
   ExpandAt at;
-  int16_t stored[kTasks][kPairs][kCodes];  // codes, to be checked
+  ColumnCodes<kWords, kOwnPairs * kPairCodes> codes;
 
-  __device__ Expander(const GemmProblem& p, const uint32_t* bits) : problem(&p), table(bits) {}
+  __device__ __forceinline__ Expander(const GemmProblem& p, const uint32_t* bits)
+      : problem(&p), table(bits) {}
 
-  __device__ static int column_of(int task) { return (threadIdx.x + task * kThreads) / 4; }
+  __device__ static int stage() { return kSplit ? 0 : column_stage(); }
 
-  __device__ void read(uint32_t stage, uint32_t tile) {
-    const GemmProblem& p = *problem;
-    at = ExpandAt::make<kWords>(p, stage, tile);
-    const int t = threadIdx.x % 4;
-#pragma unroll
-    for (int task = 0; task < kTasks; ++task) {
-#pragma unroll
-      for (int pair = 0; pair < kPairs; ++pair) {
-#pragma unroll
-        for (int j = 0; j < kCodes; ++j) {
-          stored[task][pair][j] =
-              static_cast<int16_t>(at.code(p, column_of(task), (16 * pair + 4 * t) / kWords + j));
-        }
-      }
-    }
+  __device__ __forceinline__ void read(uint32_t stage, uint32_t tile) {
+    at = ExpandAt::make<kWords>(*problem, stage, tile);
+    codes.read(*problem, at, column_of_thread(), first_pair() * kPairCodes);
   }
 
-  __device__ void write(uint8_t* out) const {
-#pragma unroll
-    for (int task = 0; task < kTasks; ++task) write_task(task, out);
+  /// False where a code was damaged: then mark() the column.
+  __device__ __forceinline__ bool write(uint8_t* out) const {
+    return kSigned && problem->tables.ones_are_codes ? write_stage<true>(out)
+                                                     : write_stage<false>(out);
+  }
+  __device__ void mark() const {
+    mark_damaged(*problem, at.batch, at.first_column + column_of_thread());
   }
 
  private:
-  __device__ void write_task(int task, uint8_t* out) const {
-    const GemmProblem& p = *problem;
-    const DeviceTables& tables = p.tables;
-    auto* terms = reinterpret_cast<uint32_t*>(out + BStage<kWords>::kBits);
-    const int column = column_of(task), t = threadIdx.x % 4;
-    bool bad = false;
-    int code[kPairs][kCodes];
+  __device__ static int first_pair() { return kSplit ? column_stage() : 0; }
+
+  template <bool kOnesAreCodes>
+  __device__ __forceinline__ bool write_stage(uint8_t* out) const {
+    const DeviceTables& t = problem->tables;
+    const int column = column_of_thread();
+    const TableRows rows(t, at);
+    CheckedCodes checked(*problem);
+    uint32_t exists[kWords];  // the cycles that do
 #pragma unroll
-    for (int pair = 0; pair < kPairs; ++pair) {
+    for (int w = 0; w < kWords; ++w) exists[w] = thermometer(t.length, w);
+    uint32_t terms[kQuads];
 #pragma unroll
-      for (int j = 0; j < kCodes; ++j) code[pair][j] = checked_code(p, stored[task][pair][j], bad);
-    }
-    uint32_t words[kPairs][4];
+    for (int own = 0; own < kOwnPairs; ++own) {
+      const int pair = first_pair() + own;
+      uint32_t words[16];
+      int ones[kPairCodes];
 #pragma unroll
-    for (int pair = 0; pair < kPairs; ++pair) {
+      for (int j = 0; j < kPairCodes; ++j) {
+        const int i = own * kPairCodes + j;
+        const SignedCode code = checked.at(codes.two, i);
+        uint32_t pattern[kWords];
+        load_pattern(table + rows.of(pair * kPairCodes + j) + code.magnitude * kWords, pattern);
+        ones[j] = code.magnitude;
+        if (kSigned && !kOnesAreCodes) {
+          ones[j] = 0;
 #pragma unroll
-      for (int j = 0; j < kCodes; ++j) {
-        const int word = 16 * pair + 4 * t;
-        const uint32_t* from =
-            at.pattern(tables, table, word / kWords + j, code[pair][j]) + word % kWords;
-        if constexpr (kGroup == 4) {
-          const uint4 four = *reinterpret_cast<const uint4*>(from);
-          words[pair][0] = four.x;
-          words[pair][1] = four.y;
-          words[pair][2] = four.z;
-          words[pair][3] = four.w;
-        } else {
-          const uint2 two = *reinterpret_cast<const uint2*>(from);
-          words[pair][2 * j] = two.x;
-          words[pair][2 * j + 1] = two.y;
+          for (int w = 0; w < kWords; ++w) ones[j] += __popc(pattern[w]);
+        }
+#pragma unroll
+        for (int w = 0; w < kWords; ++w) {
+          words[j * kWords + w] = kSigned ? pattern[w] ^ (code.sign & exists[w]) : pattern[w];
+        }
+        if constexpr (kSigned && kWords == 8) {
+          const int value = b_term(code.sign < 0, ones[j], t.length);
+          terms[i] = bytes(value >> 6, value & 63, -64 * code.sign, -code.sign);
+        } else if constexpr (kSigned) {
+          if (j % 2 == 1) terms[i / 2] = two_terms<kOnesAreCodes>(i / 2, ones[j - 1], ones[j]);
         }
       }
+      store_pair_words(out, pair, column, words);
+    }
+    if (kSigned) store_terms(out + BStage<kWords>::kBits, column, terms);
+    return checked.good();
+  }
+
+  // The terms and signs of two positions at once, in the halves of a word: with c = sign * ones,
+  // the term is -c - nu (L - L / 2) in eight bits.
+  template <bool kOnesAreCodes>
+  __device__ __forceinline__ uint32_t two_terms(int i, int first, int second) const {
+    const int length = problem->tables.length;
+    const uint32_t two = codes.two[i], nu = two >> 15 & 0x00010001u;
+    uint32_t c = two & 0x00ff00ffu;
+    if (!kOnesAreCodes) {
+      const uint32_t ones = static_cast<uint32_t>(first) | static_cast<uint32_t>(second) << 16;
+      c = ((ones ^ nu * 0xffffu) & 0x00ff00ffu) + nu;
+    }
+    const uint32_t sum = c + nu * static_cast<uint32_t>(length - length / 2);
+    return ((0x01000100u - (sum & 0x00ff00ffu)) & 0x00ff00ffu) | nu << 8;
+  }
+
+  // Lane t of a fragment holds words 4t .. 4t + 3 of the pair's 16.
+  __device__ __forceinline__ static void store_pair_words(uint8_t* out, int pair, int column,
+                                                          const uint32_t (&w)[16]) {
+    auto* to = reinterpret_cast<uint4*>(out);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if constexpr (kOrder == BOrder::lanes) {
+        to[(pair * kTileColumns + column) * 4 + i] =
+            make_uint4(w[4 * i], w[4 * i + 1], w[4 * i + 2], w[4 * i + 3]);
+      } else {
+        to[(4 * pair + i) * kTileColumns + column] =
+            make_uint4(w[i], w[4 + i], w[8 + i], w[12 + i]);
+      }
+    }
+  }
+  __device__ __forceinline__ static void store_terms(uint8_t* out, int column,
+                                                     const uint32_t (&terms)[kQuads]) {
+    auto* to = reinterpret_cast<uint32_t*>(out);
+    if constexpr (kSplit) {
+#pragma unroll
+      for (int q = 0; q < kQuads; ++q) {
+        to[term_word<kWords, kOrder>(column, first_pair() * kPairQuads + q)] = terms[q];
+      }
+      return;
     }
 #pragma unroll
-    for (int pair = 0; pair < kPairs; ++pair) {
-      uint32_t value[kCodes];  // a position's term and sign, in two bytes (of 8 words: halves)
+    for (int block = 0; block < kQuads / 8; ++block) {
 #pragma unroll
-      for (int j = 0; j < kCodes; ++j) {
-        int ones = 0;
-#pragma unroll
-        for (int w = 0; w < kGroup; ++w) ones += __popc(words[pair][j * kGroup + w]);
-        if (kSigned && kWords == 8) ones += __shfl_xor_sync(~0u, ones, 1);
-        const bool negative = code[pair][j] < 0;
-        value[j] = (b_term(negative, ones, tables.length) & (kWords == 8 ? 0xffff : 0xff)) |
-                   (negative ? (kWords == 8 ? 0x10000u : 0x100u) : 0u);
-        if (kSigned && negative) {  // complement the cycles that exist
-#pragma unroll
-          for (int w = 0; w < kGroup; ++w) {
-            words[pair][j * kGroup + w] ^=
-                thermometer(tables.length, (16 * pair + 4 * t) % kWords + w);
-          }
-        }
-      }
-      store_words<kWords, kOrder>(out, pair, column, t, words[pair]);
-      if constexpr (!kSigned) continue;
-      if constexpr (kWords == 2) {
-        terms[term_word<kWords, kOrder>(column, 4 * pair + t)] = value[0] | value[1] << 16;
-      } else if constexpr (kWords == 4) {
-        const uint32_t other = __shfl_xor_sync(~0u, value[0], 1);
-        if (t % 2 == 0) {
-          terms[term_word<kWords, kOrder>(column, 2 * pair + t / 2)] = value[0] | other << 16;
-        }
-      } else if (t % 2 == 0) {
-        const int v = static_cast<int16_t>(value[0]), negative = value[0] >> 16;
-        terms[term_word<kWords, kOrder>(column, 2 * pair + t / 2)] =
-            bytes(v >> 6, v & 63, 64 * negative, negative);
+      for (int half = 0; half < 2; ++half) {
+        const int q = 8 * block + (kOrder == BOrder::lanes ? 4 * half : half);
+        constexpr int kStep = kOrder == BOrder::lanes ? 1 : 2;
+        *reinterpret_cast<uint4*>(to + term_word<kWords, kOrder>(column, q)) =
+            make_uint4(terms[q], terms[q + kStep], terms[q + 2 * kStep], terms[q + 3 * kStep]);
       }
     }
-    if (bad) mark_damaged(p, at.batch, at.first_column + column);
   }
 };
 
 /// Expands this block's share of `count` stages of tiles, `stages` to a tile, from `first_tile` on,
 /// with an Expander of stages of kBytes.
 template <typename Expander, int kBytes>
-__device__ void expand_share(const GemmProblem& p, const uint32_t* table, uint32_t first_tile,
-                             uint32_t count, uint32_t stages, uint8_t* out) {
+__device__ __forceinline__ void expand_share(const GemmProblem& p, const uint32_t* table,
+                                             uint32_t first_tile, uint32_t count, uint32_t stages,
+                                             uint8_t* out) {
   // Neighbouring stages, whose codes lie together.
   const uint32_t share = (count + gridDim.x - 1) / gridDim.x, first = blockIdx.x * share;
   const uint32_t last = min(count, first + share);
-  if (first >= last) return;
+  uint32_t i = first + Expander::stage();
+  if (i >= last) return;
   Expander now(p, table);
-  constexpr bool kAhead = now.kTasks == 1;  // else a thread has reads enough of its own
-  if (kAhead) now.read(first % stages, first_tile + first / stages);
-  for (uint32_t i = first; i < last; ++i) {
-    uint8_t* to = out + int64_t{i} * kBytes;
-    if constexpr (kAhead) {
-      auto next = now;
-      if (i + 1 < last) next.read((i + 1) % stages, first_tile + (i + 1) / stages);
-      now.write(to);
-      now = next;
-    } else {
-      now.read(i % stages, first_tile + i / stages);
-      now.write(to);
-    }
+  now.read(i % stages, first_tile + i / stages);
+  while (true) {
+    const uint32_t after = i + Expander::kStagesAtOnce;
+    Expander next(p, table);
+    if (after < last) next.read(after % stages, first_tile + after / stages);
+    if (!now.write(out + int64_t{i} * kBytes)) now.mark();
+    if (after >= last) return;
+    i = after;
+    now = next;
   }
 }
 

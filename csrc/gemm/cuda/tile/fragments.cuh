@@ -27,6 +27,52 @@ struct Fragments {
   }
 };
 
+/// Where a row of the output, or of partial sums of it, has a pair of neighbouring columns: the
+/// next column is `step` further on. kFull: all columns exist, and pairs of them are aligned.
+template <bool kFull, bool kTransposed, typename T>
+struct OutputRow {
+  T* first;
+  int64_t step, left;  // left: columns from the first on
+  bool paired;         // two at once
+
+  __device__ __forceinline__ OutputRow(const GemmProblem& p, T* base, int64_t batch, int64_t row,
+                                       int64_t column)
+      : left(kFull ? kTileColumns : p.m - column), paired(!kTransposed && (kFull || p.m % 2 == 0)) {
+    if constexpr (!kTransposed) {
+      step = 1;
+      first = base + (batch * p.n + row) * p.m + column;
+      return;
+    }
+    step = p.n;
+    if (p.image_rows > 0) {  // of the only batch entry
+      step = p.image_rows;
+      batch = static_cast<uint32_t>(row) / static_cast<uint32_t>(p.image_rows);
+      row -= batch * p.image_rows;
+    }
+    first = base + (batch * p.m + column) * step + row;
+  }
+  __device__ bool has(int column) const { return kFull || column < left; }
+  template <typename Two>
+  __device__ __forceinline__ Two load(int column) const {
+    const T* from = first + column * step;
+    if (paired && has(column)) return *reinterpret_cast<const Two*>(from);
+    Two two;
+    two.x = has(column) ? from[0] : T{0};
+    two.y = has(column + 1) ? from[step] : T{0};
+    return two;
+  }
+  template <typename Two>
+  __device__ __forceinline__ void store(int column, Two value) const {
+    T* to = first + column * step;
+    if (paired && has(column)) {
+      *reinterpret_cast<Two*>(to) = value;
+    } else {
+      if (has(column)) to[0] = value.x;
+      if (has(column + 1)) to[step] = value.y;
+    }
+  }
+};
+
 /// Two neighbours of an array, the second and both only where they exist.
 template <typename Two, typename One>
 __device__ __forceinline__ Two load_pair(const One* from, int64_t left, bool paired) {
@@ -35,15 +81,6 @@ __device__ __forceinline__ Two load_pair(const One* from, int64_t left, bool pai
   two.x = left > 0 ? from[0] : One{0};
   two.y = left > 1 ? from[1] : One{0};
   return two;
-}
-template <typename Two, typename One>
-__device__ __forceinline__ void store_pair(One* to, Two value, int64_t left, bool paired) {
-  if (paired && left > 0) {
-    *reinterpret_cast<Two*>(to) = value;
-  } else {
-    if (left > 0) to[0] = value.x;
-    if (left > 1) to[1] = value.y;
-  }
 }
 
 /// Where a warp's tile lies.
@@ -67,17 +104,17 @@ __device__ __forceinline__ void each_row(const GemmProblem& p, const TileAt& at,
 }
 
 /// The tile's sums to slot `slot` of p.partial.
-template <int kRowFragments, bool kSorted = false>
+template <bool kSorted, bool kTransposed, int kRowFragments>
 __device__ inline void write_partial(const GemmProblem& p, const TileAt& at, int64_t slot,
                                      const Fragments<kRowFragments>& f) {
-  const bool paired = p.m % 2 == 0;
-  const int64_t column = at.column + 2 * (threadIdx.x % 4), columns = p.m - column;
+  const int64_t column = at.column + 2 * (threadIdx.x % 4);
   each_row<kRowFragments, kSorted>(p, at, [&](int mf, int r, int64_t row) {
-    int32_t* to = p.partial + ((slot * p.batches + at.batch) * p.n + row) * p.m + column;
+    const OutputRow<false, kTransposed, int32_t> to(p, p.partial + slot * p.batches * p.n * p.m,
+                                                    at.batch, row, column);
 #pragma unroll
     for (int nf = 0; nf < kColumnFragments; ++nf) {
       const int* sum = f.sum[mf][nf] + 2 * r;
-      store_pair(to + 8 * nf, make_int2(sum[0], sum[1]), columns - 8 * nf, paired);
+      to.store(8 * nf, make_int2(sum[0], sum[1]));
     }
   });
 }
@@ -139,7 +176,7 @@ struct BScales {
 
 /// The tile's outputs of the row, head and chunk kinds (sorted: of rows with a c of their own);
 /// chunks add to what the output holds.
-template <bool kFull, bool kSorted, int kRowFragments>
+template <bool kFull, bool kSorted, bool kTransposed, int kRowFragments>
 __device__ inline void write_scaled(const GemmProblem& p, const TileAt& at, int64_t chunk,
                                     const Fragments<kRowFragments>& f) {
   const BScales<kFull> b(p, at, chunk);
@@ -158,17 +195,15 @@ __device__ inline void write_scaled(const GemmProblem& p, const TileAt& at, int6
       const float a_scale = q.a_scale[a_row * p.chunks + chunk];
       const float c = kSorted ? q.row_c[a_row * p.chunks + chunk] : head ? 1.0f : q.c;
       const bool skipped = kSorted && c == 0.0f;  // adds nothing, whatever the scales
-      float* y = p.out + a_row * p.m + column;
+      const OutputRow<kFull, kTransposed, float> y(p, p.out, at.batch, row, column);
       float2 before[kGroup];
 #pragma unroll
       for (int i = 0; i < kGroup; ++i) {
-        const int nf = 8 * (first + i);
-        before[i] = adds && chunk > 0 ? load_pair<float2>(y + nf, b.columns - nf, b.paired)
-                                      : make_float2(0.0f, 0.0f);
+        before[i] =
+            adds && chunk > 0 ? y.template load<float2>(8 * (first + i)) : make_float2(0.0f, 0.0f);
       }
 #pragma unroll
       for (int i = 0; i < kGroup; ++i) {
-        const int nf = 8 * (first + i);
         const int* sum = f.sum[mf][first + i] + 2 * r;
         float2 value = {f32_mul(f32_mul(static_cast<float>(sum[0]), c),
                                 f32_mul(late, f32_mul(a_scale, scale[i].x))),
@@ -176,7 +211,7 @@ __device__ inline void write_scaled(const GemmProblem& p, const TileAt& at, int6
                                 f32_mul(late, f32_mul(a_scale, scale[i].y)))};
         if (adds) value = {f32_add(before[i].x, value.x), f32_add(before[i].y, value.y)};
         if (skipped) value = before[i];
-        store_pair(y + nf, value, b.columns - nf, b.paired);
+        y.store(8 * (first + i), value);
       }
     });
   }
@@ -200,7 +235,7 @@ __device__ inline void write_unipolar_tensor(const GemmProblem& p, const TileAt&
     each_row<kRowFragments>(p, at, [&](int mf, int r, int64_t row) {
       const int64_t a_row = at.batch * p.n + row;
       const float a_sum = q.a_sum[a_row];
-      float* y = p.out + a_row * p.m + column;
+      const OutputRow<kFull, false, float> y(p, p.out, at.batch, row, column);
 #pragma unroll
       for (int i = 0; i < kGroup; ++i) {
         const int* sum = f.sum[mf][first + i] + 2 * r;
@@ -208,9 +243,7 @@ __device__ inline void write_unipolar_tensor(const GemmProblem& p, const TileAt&
           return unipolar_value(static_cast<float>(s), q.c, static_cast<float>(a_zero),
                                 static_cast<float>(b_zero), a_sum, b, product, scale);
         };
-        const int nf = 8 * (first + i);
-        store_pair(y + nf, make_float2(value(sum[0], b_sum[i].x), value(sum[1], b_sum[i].y)),
-                   sums.columns - nf, sums.paired);
+        y.store(8 * (first + i), make_float2(value(sum[0], b_sum[i].x), value(sum[1], b_sum[i].y)));
       }
     });
   }
@@ -270,15 +303,13 @@ struct KeptSums {
       }
     }
   }
+  template <bool kTransposed>
   __device__ void write(const GemmProblem& p, const TileAt& tile) const {
-    const bool paired = p.m % 2 == 0;
-    const int64_t column = tile.column + 2 * (threadIdx.x % 4), columns = p.m - column;
+    const int64_t column = tile.column + 2 * (threadIdx.x % 4);
     each_row<kRowFragments>(p, tile, [&](int mf, int r, int64_t row) {
-      float* y = p.out + (tile.batch * p.n + row) * p.m + column;
+      const OutputRow<false, kTransposed, float> y(p, p.out, tile.batch, row, column);
 #pragma unroll
-      for (int nf = 0; nf < kColumnFragments; ++nf) {
-        store_pair(y + 8 * nf, at(mf, r, nf), columns - 8 * nf, paired);
-      }
+      for (int nf = 0; nf < kColumnFragments; ++nf) y.store(8 * nf, at(mf, r, nf));
     });
   }
 };
@@ -290,12 +321,12 @@ __device__ __forceinline__ bool full_tile(const GemmProblem& p, const TileAt& at
 
 /// The tile's sums of one chunk to p.partial, where it is set, or to outputs. Fast for the
 /// bipolar kinds, or with kUnipolar for unipolar_tensor; the others one at a time.
-template <bool kUnipolar, int kRowFragments>
+template <bool kUnipolar, bool kTransposed, int kRowFragments>
 __device__ inline void write_tile(const GemmProblem& p, const TileAt& at, int64_t chunk,
                                   int64_t slot, const Fragments<kRowFragments>& f) {
   const Epilogue kind = p.dequantizer.kind;
   if (p.partial) {
-    write_partial(p, at, slot, f);
+    write_partial<false, kTransposed>(p, at, slot, f);
   } else if (kUnipolar && kind == Epilogue::unipolar_tensor) {
     if (full_tile(p, at)) {
       write_unipolar_tensor<true>(p, at, f);
@@ -306,9 +337,9 @@ __device__ inline void write_tile(const GemmProblem& p, const TileAt& at, int64_
              (kind != Epilogue::row && kind != Epilogue::head && kind != Epilogue::chunk)) {
     write_each(p, at, chunk, f);
   } else if (full_tile(p, at)) {
-    write_scaled<true, false>(p, at, chunk, f);
+    write_scaled<true, false, kTransposed>(p, at, chunk, f);
   } else {
-    write_scaled<false, false>(p, at, chunk, f);
+    write_scaled<false, false, kTransposed>(p, at, chunk, f);
   }
 }
 
@@ -317,17 +348,17 @@ template <int kRowFragments>
 __device__ inline void write_sorted_tile(const GemmProblem& p, const TileAt& at, int64_t chunk,
                                          int64_t slot, const Fragments<kRowFragments>& f) {
   if (p.partial) {
-    write_partial<kRowFragments, true>(p, at, slot, f);
+    write_partial<true, false>(p, at, slot, f);
   } else if (full_tile(p, at)) {
-    write_scaled<true, true>(p, at, chunk, f);
+    write_scaled<true, true, false>(p, at, chunk, f);
   } else {
-    write_scaled<false, true>(p, at, chunk, f);
+    write_scaled<false, true, false>(p, at, chunk, f);
   }
 }
 
 /// The tile's sums of one chunk to the sums kept in shared memory, and from there to outputs after
 /// the last one.
-template <int kRowFragments>
+template <bool kTransposed, int kRowFragments>
 __device__ inline void keep_tile(const GemmProblem& p, const TileAt& at, int64_t chunk,
                                  const Fragments<kRowFragments>& f,
                                  const KeptSums<kRowFragments>& kept) {
@@ -337,7 +368,7 @@ __device__ inline void keep_tile(const GemmProblem& p, const TileAt& at, int64_t
   } else {
     kept.template add<false>(p, at, chunk, f);
   }
-  if (chunk + 1 == p.chunks) kept.write(p, at);
+  if (chunk + 1 == p.chunks) kept.template write<kTransposed>(p, at);
 }
 
 }  // namespace scmp::cuda
