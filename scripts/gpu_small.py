@@ -44,6 +44,14 @@ def main() -> None:
         prepared = prepare(b.cuda(), halve_bipolar_stoc_len=True, expand=expand)
         actual = sc_matmul(a.cuda(), prepared).cpu()
         assert torch.equal(actual, sc_matmul(a, b, halve_bipolar_stoc_len=True))
+    # Few rows, up to 128, and an a that is smaller than b, each with b as it is and prepared.
+    for n, m in ((3, 133), (60, 133), (131, 200)):
+        a, b = torch.randn(n, 70), torch.randn(m, 70)
+        for knobs in ({"halve_bipolar_stoc_len": True}, {}, {"chunk_d": 16}):
+            expected, prepared = sc_matmul(a, b, **knobs), prepare(b.cuda(), **knobs)
+            for operand in (b.cuda(), prepared):
+                own = {} if operand is prepared else knobs
+                assert torch.equal(sc_matmul(a.cuda(), operand, **own).cpu(), expected), (n, knobs)
     heads = torch.randn(3, 5, 20)
     actual = sc_matmul(heads.cuda(), heads.cuda(), "per_head").cpu()
     assert torch.equal(actual, sc_matmul(heads, heads, "per_head"))

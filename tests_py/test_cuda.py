@@ -4,7 +4,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strategies import calls, tensors
+from strategies import calls, make_config, tensors
 from support import assert_same_bits, assert_value_error, environment, on_cuda_kernel, randn
 
 from scmp_kernels import _C, quant, sc_matmul
@@ -59,6 +59,35 @@ def test_past_one_tile(data):
         "group_a": data.draw(st.sampled_from((1, 4))),
     }
     check(a, b, knobs, {})
+
+
+# From 129 rows on, where a is the smaller operand, its bits are expanded instead of b's.
+SMALLER_A = {
+    "by rows": {"halve_bipolar_stoc_len": True},
+    "a longer stream": {},
+    "shorter streams than levels": {"stoc_len": 50, "rng_levels": 128},
+    "short streams": {"sc_prec": 6},
+    "chunks": {"chunk_d": 32, "halve_bipolar_stoc_len": True},
+    "chunks of short streams": {"chunk_d": 40, "stoc_len": 64},
+    "groups": {"group_a": 7, "group_b": 3},
+    "a config": {"config": make_config(7, 90, 8), "stoc_len": 100},
+}
+
+
+@pytest.mark.parametrize("kind", SMALLER_A)
+def test_a_smaller_than_b(kind):
+    for n, m in ((129, 172), (200, 700), (300, 1001)):
+        a, b = randn(n, 90), randn(m, 90, seed=1)
+        a[3, 5], b[7, 0] = float("nan"), float("inf")
+        check(a, b, SMALLER_A[kind], {})
+
+
+def test_heads_of_a_smaller_than_those_of_b():
+    a, b = randn(3, 140, 50), randn(3, 300, 50, seed=1)
+    for granularity in ("per_head", "per_row"):
+        check(a, b, {"granularity": granularity}, {})
+    scales = torch.rand(50) + 0.5
+    check(a.half(), b.bfloat16(), {"smooth_scales": scales}, {})
 
 
 @pytest.mark.parametrize("sc_prec", range(2, 13))
