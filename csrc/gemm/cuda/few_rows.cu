@@ -1,8 +1,10 @@
 #include <algorithm>
 
 #include "common/dependent_launch.cuh"
+#include "common/shared_memory.cuh"
 #include "gemm/cuda/few_rows.h"
 #include "gemm/cuda/few_rows_bytes.h"
+#include "gemm/cuda/few_rows_cut.h"
 #include "gemm/cuda/lanes.cuh"
 #include "gemm/cuda/mma/patterns.cuh"
 
@@ -10,32 +12,23 @@ namespace scmp::cuda {
 namespace {
 
 constexpr int kThreads = 512;
-constexpr int kMostRows = 16;                  // of a
 constexpr int kRowsTogether = 8;               // rows of a that share a table
 constexpr int kColumnsPerPass = kThreads / 4;  // of the output: 8 a warp, 4 threads each
-constexpr int kCodes = 8;                      // of b that a thread reads at once
+constexpr int kCodes = kAlignedCodes;          // of b that a thread has together
 constexpr int kLongestSlice = 128;
 constexpr int kTableBytes = 96 << 10;  // every GPU since sm_80 gives a block as much
-constexpr int64_t kMostPartialBytes = int64_t{128} << 20;  // sums of all slices
 
-// How a problem is cut.
-struct Cut {
-  int rows = 1;           // of a per block: 1, 2, 4 or 8
-  int slice = 1;          // positions per block
-  int64_t per_chunk = 1;  // slices
-  int64_t row_groups = 1;
-  int table_bytes = 0;
+int table_bytes(const GemmProblem& p, int rows, int slice) {
+  const int64_t bytes = int64_t{p.tables.levels + 1} * rows * slice * 2;
+  return static_cast<int>(std::min<int64_t>(bytes, INT32_MAX));
+}
 
-  explicit Cut(const GemmProblem& p) {
-    while (rows < kRowsTogether && rows < p.n) rows *= 2;
-    const int64_t position_bytes = int64_t{p.tables.levels + 1} * rows * 2;
-    slice = kLongestSlice;
-    while (slice > 1 && (slice * position_bytes > kTableBytes || slice / 2 >= p.chunk)) slice /= 2;
-    per_chunk = (p.chunk + slice - 1) / slice;
-    row_groups = (p.n + rows - 1) / rows;
-    table_bytes = static_cast<int>(slice * position_bytes);
-  }
-};
+FewRowsCut cut_of(const GemmProblem& p) {
+  FewRowsCut cut(p, kRowsTogether, kLongestSlice, 1,
+                 [&](int rows, int slice) { return table_bytes(p, rows, slice) <= kTableBytes; });
+  cut.shared_bytes = table_bytes(p, cut.rows, cut.slice);
+  return cut;
+}
 
 template <int kRows>
 struct alignas(2 * kRows) Entry {
@@ -194,47 +187,32 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 template <int kRows>
-void launch(const GemmProblem& p, const Cut& cut, const DeviceLimits& device, cudaStream_t stream) {
+void launch(const GemmProblem& p, const FewRowsCut& cut, const DeviceLimits& device,
+            cudaStream_t stream) {
   const auto kernel = few_rows<kRows>;
   // One limit for all problems: threads may launch the same kernel at the same time.
-  cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kTableBytes);
-  const int64_t slices = p.chunks * cut.per_chunk, depth = p.batches * cut.row_groups;
-  const int64_t passes = (p.m + kColumnsPerPass - 1) / kColumnsPerPass;
-  const int64_t wanted =
-      std::clamp<int64_t>(2 * device.multiprocessors / (slices * depth), 1, passes);
-  const int64_t per_block = (passes + wanted - 1) / wanted;
-  const int64_t blocks = (passes + per_block - 1) / per_block;
-  const bool aligned = p.d % kCodes == 0 && (p.chunks == 1 || p.chunk % kCodes == 0) &&
-                       reinterpret_cast<uintptr_t>(p.b_codes) % 16 == 0;
-  const dim3 grid(static_cast<unsigned>(blocks), static_cast<unsigned>(slices),
-                  static_cast<unsigned>(depth));
-  launch_dependent(kernel, grid, dim3(kThreads), cut.table_bytes, device.major >= 9, stream, p,
-                   cut.slice, cut.per_chunk, cut.row_groups, per_block * kColumnsPerPass, aligned);
+  allow_shared_memory<few_rows<kRows>>(kTableBytes);
+  const FewRowsGrid g(p, cut, kColumnsPerPass, device);
+  launch_dependent(kernel, g.grid, dim3(kThreads), cut.shared_bytes, device.major >= 9, stream, p,
+                   cut.slice, cut.per_chunk, cut.row_groups, g.columns_per_block, g.aligned);
 }
 
 }  // namespace
 
 std::string few_rows_refuses(const GemmProblem& p, const DeviceLimits& device) {
   if (few_rows_bytes_refuses(p, device).empty()) return "";
-  if (p.n > kMostRows) return "a has more than 16 rows";
+  if (p.n > kMostFewRows) return "a has more than 16 rows";
   if (p.tables.b_bits == nullptr) return "the bit tables of this config do not fit in memory";
-  const Cut cut(p);
-  if (cut.table_bytes > device.shared_memory) return "it needs more shared memory than a block has";
-  const int64_t slices = p.chunks * cut.per_chunk;
-  if (slices * p.batches * p.n * p.m * 4 > kMostPartialBytes) return "its sums exceed 128 MiB";
-  if (slices > 65535 || p.batches * cut.row_groups > 65535) {
-    return "it has more slices or batches than a grid holds";
-  }
-  return "";
+  return cut_of(p).refuses(p, device);
 }
 
 int64_t few_rows_parts(const GemmProblem& p, const DeviceLimits& device) {
-  return few_rows_bytes_refuses(p, device).empty() ? few_rows_bytes_parts(p) : Cut(p).per_chunk;
+  return few_rows_bytes_refuses(p, device).empty() ? few_rows_bytes_parts(p) : cut_of(p).per_chunk;
 }
 
 void few_rows_gemm(const GemmProblem& p, const DeviceLimits& device, cudaStream_t stream) {
   if (few_rows_bytes_refuses(p, device).empty()) return few_rows_bytes_gemm(p, device, stream);
-  const Cut cut(p);
+  const FewRowsCut cut = cut_of(p);
   switch (cut.rows) {
     case 1:
       return launch<1>(p, cut, device, stream);

@@ -1,9 +1,9 @@
-#include <algorithm>
 #include <type_traits>
 
 #include "common/dependent_launch.cuh"
 #include "common/shared_memory.cuh"
 #include "gemm/cuda/few_rows_bytes.h"
+#include "gemm/cuda/few_rows_cut.h"
 #include "gemm/cuda/lanes.cuh"
 #include "gemm/cuda/ptx/cp_async.cuh"
 
@@ -13,33 +13,20 @@ namespace {
 constexpr int kWarps = 8;
 constexpr int kThreads = 32 * kWarps;
 constexpr int kColumns = kThreads;  // of the output per pass: a thread has one
-constexpr int kMostRows = 16;       // of a
 constexpr int kRowsTogether = 4;
 constexpr int kTableRows = 256;  // in shared memory: positions times rows of a
 constexpr int kLeastSlice = 16;
 constexpr int kPiece = 64;                     // positions whose codes are fetched together
 constexpr int kPieceStride = 2 * kPiece + 16;  // bytes; an odd number of 16, against conflicts
 constexpr int kPieces = 2;                     // of a warp under way
-constexpr int64_t kMostPartialBytes = int64_t{128} << 20;  // sums of all slices
 
-// How a problem is cut.
-struct Cut {
-  int rows = 1;           // of a per block: 1, 2 or 4
-  int slice = 1;          // positions per block, a power of two
-  int64_t per_chunk = 1;  // slices
-  int64_t row_groups = 1;
-  int shared_bytes = 0;
-
-  explicit Cut(const GemmProblem& p) {
-    while (rows < kRowsTogether && rows < p.n) rows *= 2;
-    slice = kTableRows / rows;
-    while (slice > kLeastSlice && slice / 2 >= p.chunk) slice /= 2;
-    per_chunk = (p.chunk + slice - 1) / slice;
-    row_groups = (p.n + rows - 1) / rows;
-    shared_bytes = kWarps * kPieces * 32 * kPieceStride + 2 * slice * rows +
-                   slice * rows * count_stride(p.tables.levels);
-  }
-};
+FewRowsCut cut_of(const GemmProblem& p) {
+  FewRowsCut cut(p, kRowsTogether, kTableRows, kLeastSlice,
+                 [](int rows, int slice) { return rows * slice <= kTableRows; });
+  cut.shared_bytes = kWarps * kPieces * 32 * kPieceStride + 2 * cut.slice * cut.rows +
+                     cut.slice * cut.rows * count_stride(p.tables.levels);
+  return cut;
+}
 
 // Two signed 16-bit factors times two unsigned bytes, added to a sum. PTX ISA, dp2a.
 __device__ __forceinline__ int multiply_add_pair(uint32_t factors, uint32_t counts, int sum) {
@@ -215,44 +202,28 @@ __global__ void __launch_bounds__(kThreads, 2)
 }
 
 template <int kRows, int kStride>
-void launch(const GemmProblem& p, const Cut& cut, const DeviceLimits& device, cudaStream_t stream) {
+void launch(const GemmProblem& p, const FewRowsCut& cut, const DeviceLimits& device,
+            cudaStream_t stream) {
   const auto kernel = few_rows_bytes<kRows, kStride>;
   // One limit for all problems: threads may launch the same kernel at the same time.
   allow_shared_memory<few_rows_bytes<kRows, kStride>>(device.shared_memory);
-  const int64_t slices = p.chunks * cut.per_chunk, depth = p.batches * cut.row_groups;
-  const int64_t passes = (p.m + kColumns - 1) / kColumns;
-  const int64_t wanted =
-      std::clamp<int64_t>(2 * device.multiprocessors / (slices * depth), 1, passes);
-  const int64_t per_block = (passes + wanted - 1) / wanted;
-  const int64_t blocks = (passes + per_block - 1) / per_block;
-  const bool aligned = p.d % 8 == 0 && (p.chunks == 1 || p.chunk % 8 == 0) &&
-                       reinterpret_cast<uintptr_t>(p.b_codes) % 16 == 0;
-  const dim3 grid(static_cast<unsigned>(blocks), static_cast<unsigned>(slices),
-                  static_cast<unsigned>(depth));
-  launch_dependent(kernel, grid, dim3(kThreads), cut.shared_bytes, device.major >= 9, stream, p,
-                   cut.slice, cut.per_chunk, cut.row_groups, per_block * kColumns, aligned);
+  const FewRowsGrid g(p, cut, kColumns, device);
+  launch_dependent(kernel, g.grid, dim3(kThreads), cut.shared_bytes, device.major >= 9, stream, p,
+                   cut.slice, cut.per_chunk, cut.row_groups, g.columns_per_block, g.aligned);
 }
 
 }  // namespace
 
 std::string few_rows_bytes_refuses(const GemmProblem& p, const DeviceLimits& device) {
-  if (p.n > kMostRows) return "a has more than 16 rows";
+  if (p.n > kMostFewRows) return "a has more than 16 rows";
   if (p.tables.counts == nullptr) return "the counts of this config do not fit in bytes";
-  const Cut cut(p);
-  if (cut.shared_bytes > device.shared_memory)
-    return "it needs more shared memory than a block has";
-  const int64_t slices = p.chunks * cut.per_chunk;
-  if (slices * p.batches * p.n * p.m * 4 > kMostPartialBytes) return "its sums exceed 128 MiB";
-  if (slices > 65535 || p.batches * cut.row_groups > 65535) {
-    return "it has more slices or batches than a grid holds";
-  }
-  return "";
+  return cut_of(p).refuses(p, device);
 }
 
-int64_t few_rows_bytes_parts(const GemmProblem& p) { return Cut(p).per_chunk; }
+int64_t few_rows_bytes_parts(const GemmProblem& p) { return cut_of(p).per_chunk; }
 
 void few_rows_bytes_gemm(const GemmProblem& p, const DeviceLimits& device, cudaStream_t stream) {
-  const Cut cut(p);
+  const FewRowsCut cut = cut_of(p);
   const auto launch_rows = [&](auto rows) {
     constexpr int kRows = decltype(rows)::value;
     count_stride(p.tables.levels) == kNarrowCounts
