@@ -148,7 +148,13 @@ def test_errors():
             lambda: sc_conv2d(x, weight, groups=2, granularity="per_head"),
             "sc_conv2d: granularity must be 'per_row' or 'per_tensor', got 'per_head'",
         ),
-        (lambda: sc_conv2d(x, weight, groups=2, stoc_len=0), "sc_matmul: stoc_len must be in"),
+        (lambda: sc_conv2d(x, weight, groups=2, stoc_len=0), "sc_conv2d: stoc_len must be in"),
+        (lambda: sc_conv2d(x, weight, groups=2, sc_prec=13), "sc_conv2d: sc_prec must be"),
+        (lambda: sc_conv2d(x, weight, groups=2, config={}), "sc_conv2d: config"),
+        (
+            lambda: sc_conv2d(x.to("meta"), weight.to("meta"), groups=2, stoc_len=0),
+            "sc_conv2d: stoc_len must be in",
+        ),
     ]:
         with pytest.raises(ValueError, match="."):
             run()

@@ -3,6 +3,8 @@
 #include <ATen/ops/zeros.h>
 #include <torch/library.h>
 
+#include <string>
+
 #include "conv/lowering.h"
 #include "conv/products.h"
 #include "ops/tensor_checks.h"
@@ -20,6 +22,18 @@ at::Tensor finish(at::Tensor y, const std::optional<at::Tensor>& bias, at::Scala
   if (bias) y = y + bias->to(at::kFloat).unsqueeze(-1).unsqueeze(-1);
   y = y.to(dtype);
   return batched ? y : y.squeeze(0);
+}
+
+// What `body` returns; errors of the matmul that it runs carry the convolution's name.
+template <typename Body>
+at::Tensor as_convolution(const char* op, const Body& body) {
+  try {
+    return body();
+  } catch (const c10::ValueError& error) {
+    const std::string inner = "sc_matmul: ", text = error.msg();
+    if (text.rfind(inner, 0) != 0) throw;
+    TORCH_CHECK_VALUE(false, op, ": ", text.substr(inner.size()));
+  }
 }
 
 at::Tensor as_batch(const char* op, const at::Tensor& x) {
@@ -60,10 +74,11 @@ at::Tensor sc_conv2d(const at::Tensor& input, const at::Tensor& weight,
                         config,
                         halve_bipolar_stoc_len,
                         present(smooth_scales)};
-  const at::Tensor y =
-      one_operator(x)
-          ? call_conv2d_products(x, weight, g, args)
-          : as_images(lowered_products(op, x, weight, g, args, height * width), x, height, width);
+  const at::Tensor y = as_convolution(op, [&] {
+    return one_operator(x) ? call_conv2d_products(x, weight, g, args)
+                           : as_images(lowered_products(op, x, weight, g, args, height * width), x,
+                                       height, width);
+  });
   return finish(y, bias, x.scalar_type(), input.dim() == 4);
 }
 
@@ -84,11 +99,12 @@ at::Tensor sc_conv2d_prepared(const at::Tensor& input, at::TensorList weight, c1
   const c10::SymInt height = out_size(op, x, g, 0), width = out_size(op, x, g, 1);
   const PreparedArgs args{text, group_a,
                           length_args(stoc_len, row_stoc_len, rung_table, level_lens)};
-  const at::Tensor y =
-      one_operator(x)
-          ? call_conv2d_products(x, weight, g, args)
-          : as_images(lowered_products(op, x, weight, g, args, spec->rows(), height * width), x,
-                      height, width);
+  const at::Tensor y = as_convolution(op, [&] {
+    return one_operator(x)
+               ? call_conv2d_products(x, weight, g, args)
+               : as_images(lowered_products(op, x, weight, g, args, spec->rows(), height * width),
+                           x, height, width);
+  });
   return finish(y, bias, x.scalar_type(), input.dim() == 4);
 }
 
