@@ -4,15 +4,36 @@
 
 #include <cuda_runtime.h>
 
+#include <array>
+#include <atomic>
 #include <utility>
 
 namespace scmp::cuda {
 
-/// Launches `kernel`, which must call wait_for_previous_kernel() in every thread before it reads
-/// what that kernel writes or writes anything itself. `early`: the device can do this.
-template <typename... Params, typename... Args>
-void launch_dependent(void (*kernel)(Params...), dim3 grid, dim3 block, int shared_bytes,
-                      bool early, cudaStream_t stream, Args&&... args) {
+/// Whether the code of kKernel that the current device runs waits by itself: code made from PTX
+/// for an older device does not, whatever the device could do. Asked once per device.
+template <auto kKernel>
+bool waits_by_itself() {
+  enum Answer : char { kUnknown, kYes, kNo };
+  static std::array<std::atomic<char>, 64> answers{};
+  int device = 0;
+  cudaGetDevice(&device);
+  const bool kept = device < static_cast<int>(answers.size());
+  char answer = kept ? answers[device].load(std::memory_order_relaxed) : char{kUnknown};
+  if (answer == kUnknown) {
+    cudaFuncAttributes attributes = {};
+    const bool known = cudaFuncGetAttributes(&attributes, kKernel) == cudaSuccess;
+    answer = known && attributes.ptxVersion >= 90 && attributes.binaryVersion >= 90 ? kYes : kNo;
+    if (known && kept) answers[device].store(answer, std::memory_order_relaxed);
+  }
+  return answer == kYes;
+}
+
+/// Launches kKernel, which must call wait_for_previous_kernel() in every thread before it reads
+/// what the previous kernel writes or writes anything itself.
+template <auto kKernel, typename... Args>
+void launch_dependent(dim3 grid, dim3 block, int shared_bytes, cudaStream_t stream,
+                      Args&&... args) {
   cudaLaunchConfig_t config = {};
   config.gridDim = grid;
   config.blockDim = block;
@@ -22,8 +43,8 @@ void launch_dependent(void (*kernel)(Params...), dim3 grid, dim3 block, int shar
   serialization.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   serialization.val.programmaticStreamSerializationAllowed = 1;
   config.attrs = &serialization;
-  config.numAttrs = early ? 1 : 0;
-  cudaLaunchKernelEx(&config, kernel, std::forward<Args>(args)...);
+  config.numAttrs = waits_by_itself<kKernel>() ? 1 : 0;
+  cudaLaunchKernelEx(&config, kKernel, std::forward<Args>(args)...);
 }
 
 /// Returns when the previous kernel is over and its writes are visible.

@@ -189,12 +189,11 @@ __global__ void __launch_bounds__(kThreads)
 template <int kRows>
 void launch(const GemmProblem& p, const FewRowsCut& cut, const DeviceLimits& device,
             cudaStream_t stream) {
-  const auto kernel = few_rows<kRows>;
   // One limit for all problems: threads may launch the same kernel at the same time.
   allow_shared_memory<few_rows<kRows>>(kTableBytes);
   const FewRowsGrid g(p, cut, kColumnsPerPass, device);
-  launch_dependent(kernel, g.grid, dim3(kThreads), cut.shared_bytes, device.major >= 9, stream, p,
-                   cut.slice, cut.per_chunk, cut.row_groups, g.columns_per_block, g.aligned);
+  launch_dependent<few_rows<kRows>>(g.grid, dim3(kThreads), cut.shared_bytes, stream, p, cut.slice,
+                                    cut.per_chunk, cut.row_groups, g.columns_per_block, g.aligned);
 }
 
 }  // namespace

@@ -204,12 +204,12 @@ __global__ void __launch_bounds__(kThreads, 2)
 template <int kRows, int kStride>
 void launch(const GemmProblem& p, const FewRowsCut& cut, const DeviceLimits& device,
             cudaStream_t stream) {
-  const auto kernel = few_rows_bytes<kRows, kStride>;
   // One limit for all problems: threads may launch the same kernel at the same time.
   allow_shared_memory<few_rows_bytes<kRows, kStride>>(device.shared_memory);
   const FewRowsGrid g(p, cut, kColumns, device);
-  launch_dependent(kernel, g.grid, dim3(kThreads), cut.shared_bytes, device.major >= 9, stream, p,
-                   cut.slice, cut.per_chunk, cut.row_groups, g.columns_per_block, g.aligned);
+  launch_dependent<few_rows_bytes<kRows, kStride>>(g.grid, dim3(kThreads), cut.shared_bytes, stream,
+                                                   p, cut.slice, cut.per_chunk, cut.row_groups,
+                                                   g.columns_per_block, g.aligned);
 }
 
 }  // namespace

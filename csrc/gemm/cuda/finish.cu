@@ -115,7 +115,7 @@ __global__ void __launch_bounds__(32 * kRows) finish_kernel(const __grid_constan
 
 }  // namespace
 
-void finish(const GemmProblem& problem, const DeviceLimits& device, cudaStream_t stream) {
+void finish(const GemmProblem& problem, cudaStream_t stream) {
   const GemmProblem p = in_output_order(problem);
   const int64_t rows = p.batches * p.n;
   const bool four = p.m % 4 == 0 && rows * p.m >= kManyOutputs &&
@@ -123,8 +123,11 @@ void finish(const GemmProblem& problem, const DeviceLimits& device, cudaStream_t
   const int64_t columns = 32 * (four ? 4 : 1);
   const dim3 grid(static_cast<unsigned>((p.m + columns - 1) / columns),
                   static_cast<unsigned>(std::min<int64_t>((rows + kRows - 1) / kRows, 65535)));
-  launch_dependent(four ? finish_kernel<4> : finish_kernel<1>, grid, dim3(32 * kRows), 0,
-                   device.major >= 9, stream, p);
+  if (four) {
+    launch_dependent<finish_kernel<4>>(grid, dim3(32 * kRows), 0, stream, p);
+  } else {
+    launch_dependent<finish_kernel<1>>(grid, dim3(32 * kRows), 0, stream, p);
+  }
 }
 
 }  // namespace scmp::cuda

@@ -6,6 +6,6 @@
 namespace scmp::cuda {
 
 /// Outputs from p.partial: integer parts in any order, chunks in theirs. One launch.
-void finish(const GemmProblem& problem, const DeviceLimits& device, cudaStream_t stream);
+void finish(const GemmProblem& problem, cudaStream_t stream);
 
 }  // namespace scmp::cuda

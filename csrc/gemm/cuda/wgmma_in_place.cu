@@ -120,13 +120,13 @@ template <int kWords, bool kSigned>
 void launch_in_place(const GemmProblem& p, const Schedule& schedule, const DeviceLimits& device,
                      cudaStream_t stream) {
   using B = InPlace<kWords>;
-  const auto kernel = gemm_in_place<kWords, kSigned>;
   allow_shared_memory<gemm_in_place<kWords, kSigned>>(227 << 10);
   const int64_t items = schedule.tiles * schedule.parts;
   const int64_t bytes = table_bytes(p.tables);
   const int shared = B::kTable + static_cast<int>(bytes <= B::kMostTable ? bytes : 0);
   const auto blocks = static_cast<unsigned>(std::min<int64_t>(device.multiprocessors, items));
-  launch_dependent(kernel, dim3(blocks), dim3(B::kThreads), shared, true, stream, p, schedule);
+  launch_dependent<gemm_in_place<kWords, kSigned>>(dim3(blocks), dim3(B::kThreads), shared, stream,
+                                                   p, schedule);
 }
 
 }  // namespace

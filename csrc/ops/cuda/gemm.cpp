@@ -120,7 +120,7 @@ void run_b1(GemmProblem& p, const B1Kernel& kernel, const at::Tensor& like,
   }
   void* workspace = bits.defined() ? const_cast<void*>(bits.const_data_ptr()) : nullptr;
   kernel.gemm(p, workspace, slab, ready, device, stream);
-  if (sums.defined()) finish(p, device, stream);
+  if (sums.defined()) finish(p, stream);
 }
 
 }  // namespace
@@ -153,7 +153,7 @@ void run_gemm(GemmProblem p, const at::Tensor& like, const at::Tensor& expanded)
     case Kernel::few_rows: {
       const at::Tensor sums = allocate_partial(p, few_rows_parts(p, device), like);
       few_rows_gemm(p, device, stream);
-      finish(p, device, stream);
+      finish(p, stream);
       break;
     }
     case Kernel::wgmma_b1:
@@ -165,7 +165,7 @@ void run_gemm(GemmProblem p, const at::Tensor& like, const at::Tensor& expanded)
     case Kernel::mma_s8: {
       const at::Tensor sums = split_if_small(p, mma_s8_parts(p, device), kPartialBytes, like);
       mma_s8_gemm(p, device, stream);
-      if (sums.defined()) finish(p, device, stream);
+      if (sums.defined()) finish(p, stream);
       break;
     }
     default:
