@@ -88,6 +88,33 @@ def test_gradients_of_no_channels_and_twice():
     )
 
 
+def test_an_output_depends_on_its_own_operand():
+    """And on the scales: as the arithmetic that it is."""
+    a, s = torch.ones(2, 3, requires_grad=True), torch.ones(3, requires_grad=True)
+    b = torch.tensor([[float("inf"), 1.0, 1.0]])
+    quant.apply_smoothing(a, b, s)[0].sum().backward()
+    assert torch.equal(s.grad, torch.full((3,), -2.0))
+    a, b = torch.ones(2, 3, requires_grad=True), torch.ones(1, 3, requires_grad=True)
+    quant.apply_smoothing(a, b, torch.zeros(3))[1].sum().backward()
+    assert a.grad is None and torch.equal(b.grad, torch.zeros(1, 3))
+    a, b = torch.full((2, 3), float("inf")), torch.ones(1, 3)
+    s = torch.ones(3, requires_grad=True)
+    quant.apply_smoothing(a, b, s)[1].sum().backward()
+    assert torch.equal(s.grad, torch.ones(3))
+
+
+def test_only_the_gradient_of_the_scales_needs_the_operands():
+    x, b, s = torch.ones(2, 3, requires_grad=True), torch.ones(1, 3), torch.full((3,), 2.0)
+    a = x * 2
+    smooth_a, smooth_b = quant.apply_smoothing(a, b, s)
+    assert smooth_a.requires_grad and not smooth_b.requires_grad
+    a.add_(1)  # in place, before the backward pass
+    smooth_a.sum().backward()
+    assert torch.equal(x.grad, torch.ones(2, 3))
+    smooth_a, smooth_b = quant.apply_smoothing(torch.ones(2, 3), b.requires_grad_(), s)
+    assert smooth_b.requires_grad and not smooth_a.requires_grad
+
+
 def test_compilers_see_one_operator():
     """Theirs would divide by other rules: an ulp more or less, and another code."""
 
