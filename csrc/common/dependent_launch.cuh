@@ -4,29 +4,21 @@
 
 #include <cuda_runtime.h>
 
-#include <array>
-#include <atomic>
 #include <utility>
+
+#include "common/per_device.cuh"
 
 namespace scmp::cuda {
 
 /// Whether the code of kKernel that the current device runs waits by itself: code made from PTX
-/// for an older device does not, whatever the device could do. Asked once per device.
+/// for an older device does not, whatever the device could do.
 template <auto kKernel>
 bool waits_by_itself() {
-  enum Answer : char { kUnknown, kYes, kNo };
-  static std::array<std::atomic<char>, 64> answers{};
-  int device = 0;
-  cudaGetDevice(&device);
-  const bool kept = device < static_cast<int>(answers.size());
-  char answer = kept ? answers[device].load(std::memory_order_relaxed) : char{kUnknown};
-  if (answer == kUnknown) {
-    cudaFuncAttributes attributes = {};
-    const bool known = cudaFuncGetAttributes(&attributes, kKernel) == cudaSuccess;
-    answer = known && attributes.ptxVersion >= 90 && attributes.binaryVersion >= 90 ? kYes : kNo;
-    if (known && kept) answers[device].store(answer, std::memory_order_relaxed);
-  }
-  return answer == kYes;
+  return once_per_device([]() -> std::optional<bool> {
+    cudaFuncAttributes code = {};
+    if (cudaFuncGetAttributes(&code, kKernel) != cudaSuccess) return std::nullopt;
+    return code.ptxVersion >= 90 && code.binaryVersion >= 90;
+  });
 }
 
 /// Launches kKernel, which must call wait_for_previous_kernel() in every thread before it reads

@@ -1,6 +1,7 @@
 #include "gemm/cuda/finish.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "common/dependent_launch.cuh"
 #include "gemm/cuda/tile/epilogue.cuh"
@@ -111,6 +112,16 @@ __global__ void __launch_bounds__(32 * kRows) finish_kernel(const __grid_constan
       to[0] = y[0];
     }
   }
+}
+
+// A transposed problem, which has no chunks here, in the order of its outputs.
+GemmProblem in_output_order(GemmProblem p) {
+  if (!p.transposed) return p;
+  std::swap(p.n, p.m);
+  std::swap(p.dequantizer.n, p.dequantizer.m);
+  std::swap(p.dequantizer.a_scale, p.dequantizer.b_scale);
+  p.transposed = false;
+  return p;
 }
 
 }  // namespace

@@ -5,7 +5,6 @@
 
 #include <cstdint>
 #include <string>
-#include <utility>
 
 #include "gemm/dequantize.h"
 #include "quant/cuda/quantize.h"
@@ -71,16 +70,6 @@ struct GemmProblem {
   int32_t* partial = nullptr;
   int64_t slots = 0;
 };
-
-/// A transposed problem without chunks as finish() sees it: in the order of its outputs.
-inline GemmProblem in_output_order(GemmProblem p) {
-  if (!p.transposed) return p;
-  std::swap(p.n, p.m);
-  std::swap(p.dequantizer.n, p.dequantizer.m);
-  std::swap(p.dequantizer.a_scale, p.dequantizer.b_scale);
-  p.transposed = false;
-  return p;
-}
 
 constexpr int kWgmmaRows = 256;    // of a that a block of wgmma_b1 takes together
 constexpr int kTileColumns = 128;  // of the tiles that the matrix kernels work on

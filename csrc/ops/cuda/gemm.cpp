@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 
 #include "gemm/cuda/few_rows.h"
 #include "gemm/cuda/finish.h"
