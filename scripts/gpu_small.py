@@ -70,7 +70,7 @@ def main() -> None:
 
 def convolutions() -> None:
     """Gathered, depthwise and grouped, plain and prepared."""
-    x = torch.randn(2, 6, 9, 11)
+    x = torch.randn(3, 6, 9, 11)
     for out, groups in ((5, 1), (6, 6), (4, 2)):
         weight = torch.randn(out, 6 // groups, 3, 3)
         for knobs in ({}, {"mode": "unipolar"}, {"group_a": 5}, {"stoc_len": 100}):

@@ -44,6 +44,12 @@ CASES = {
     "chunks halved": (
         (1, 20, 9, 9), (6, 20, 3, 3), {}, {"chunk_d": 64, "halve_bipolar_stoc_len": True},
     ),
+    "images across blocks": (
+        (3, 4, 13, 11), (140, 4, 3, 3), {"padding": 1}, {"halve_bipolar_stoc_len": True},
+    ),
+    "chunks of a large image": (
+        (1, 4, 130, 131), (4, 4, 3, 3), {"padding": 1}, {"chunk_d": 20, "stoc_len": 128},
+    ),
     "long streams": ((1, 5, 7, 7), (6, 5, 3, 3), {"padding": 1}, {"sc_prec": 11}),
     "short streams": ((1, 20, 9, 9), (6, 20, 3, 3), {}, {"stoc_len": 20, "rng_levels": 37}),
     "depthwise 7x7": ((2, 6, 15, 11), (6, 1, 7, 7), {"padding": 3, "groups": 6}, {}),
