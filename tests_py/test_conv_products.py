@@ -40,6 +40,13 @@ CASES = {
     "one position": ((3, 70, 1, 1), (9, 70, 1, 1), {}, {"halve_bipolar_stoc_len": True}),
     "many columns": ((1, 1024, 5, 5), (3, 1024, 3, 3), {"padding": 1}, {}),
     "more than a table": ((1, 3000, 3, 3), (2, 3000, 3, 3), {}, {"stoc_len": 40}),
+    "many channels": (
+        (2, 70, 11, 9), (6, 70, 3, 2), {"padding": 1}, {"halve_bipolar_stoc_len": True},
+    ),
+    "many channels, dilated": (
+        (1, 33, 17, 14), (5, 33, 3, 3), {"padding": 2, "dilation": 2, "stride": (2, 1)}, {},
+    ),
+    "more values than shared memory": ((1, 90, 6, 7), (4, 90, 3, 3), {"padding": 1}, {}),
     "chunks": ((2, 20, 9, 9), (6, 20, 3, 3), {"padding": 1}, {"chunk_d": 50}),
     "chunks halved": (
         (1, 20, 9, 9), (6, 20, 3, 3), {}, {"chunk_d": 64, "halve_bipolar_stoc_len": True},

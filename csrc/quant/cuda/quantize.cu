@@ -171,8 +171,9 @@ void quantize_keyed(const QuantizeArgs* operands, int count, cudaStream_t stream
 
 void quantize(const QuantizeArgs* operands, int count, cudaStream_t stream) {
   if (usual_windows(operands[0])) {
-    quantize_windows(operands[0], stream);
-    if (count > 1) quantize(operands + 1, count - 1, stream);
+    const bool other = count > 1 && operands[1].source.total_rows() > 0;
+    if (other) quantize(operands + 1, 1, stream);
+    quantize_windows(operands[0], /*beside=*/other, stream);
     return;
   }
   const bool cycles =

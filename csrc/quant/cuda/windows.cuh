@@ -4,14 +4,27 @@
 
 #include <algorithm>
 
+#include "common/dependent_launch.cuh"
 #include "common/error.h"
+#include "common/shared_memory.cuh"
 #include "quant/cuda/fast.cuh"
 
 namespace scmp::cuda {
 
 constexpr int kWindowRows = 32;              // of a block: one per lane
 constexpr int kWindowColumns = 8;            // a thread works on so many neighbours at a time
-constexpr int64_t kColumnBytes = 200 << 10;  // of the table of columns
+constexpr int64_t kColumnBytes = 200 << 10;  // of the table of columns, at most
+constexpr int64_t kWindowStatic = 4 << 10;   // of shared memory, beside it
+constexpr int kValuePitch = kWindowRows + 1;
+constexpr int64_t kValueBytes = 94 << 10;  // of values and the table, at most: two blocks fit
+constexpr int kLeastColumns = 128;         // that 512 threads have work with
+constexpr int kLeastChannels = 16;         // neighbours that are worth a warp
+
+/// How a block comes by its rows' values: by reading them again when the range is known, or by
+/// keeping them in shared memory; and then by which way neighbouring threads read neighbours.
+enum class Gather { again, by_position, by_channel };
+template <Gather kGather>
+constexpr int kWindowThreads = kGather == Gather::again ? kThreads : 512;
 
 /// A column of the lowered input: where it lies from a window's corner.
 struct alignas(8) WindowColumn {
@@ -90,39 +103,99 @@ struct WindowReader {
   }
 };
 
+// A block's values, kept: of a column kValuePitch apart from the next.
+struct KeptValues {
+  float* values;
+
+  __device__ __forceinline__ float& at(int column, int row) const {
+    return values[column * kValuePitch + row];
+  }
+};
+
+// Keeps all values of a row, a warp reading neighbouring channels; the largest magnitude's bits.
+template <DType kDType>
+__device__ __forceinline__ uint32_t keep_by_channel(const QuantizeArgs& q,
+                                                    const WindowColumn* columns, const Segment& s,
+                                                    int row, const KeptValues& kept) {
+  constexpr int kTogether = 8;
+  const WindowReader<kDType> reader(q, s, true);
+  const int taps = q.window.taps, channels = static_cast<int>(s.count) / taps;
+  uint32_t magnitude = 0;
+  for (int channel = threadIdx.x % 32; channel < channels; channel += 32) {
+    const auto* from = reader.corner + channel * q.window.channel_stride;
+    for (int first = 0; first < taps; first += kTogether) {
+      float x[kTogether];
+#pragma unroll
+      for (int j = 0; j < kTogether; ++j) {
+        const WindowColumn tap = columns[min(first + j, taps - 1)];
+        const bool inside = reader.y + tap.dy < reader.height && reader.x + tap.dx < reader.width;
+        x[j] = inside ? load(kDType, from, tap.offset) : 0.0f;
+      }
+#pragma unroll
+      for (int j = 0; j < kTogether; ++j) {
+        if (first + j >= taps) break;
+        magnitude = max(magnitude, Range::bits_of(x[j]));
+        kept.at(channel * taps + first + j, row) = x[j];
+      }
+    }
+  }
+  return __reduce_max_sync(~0u, magnitude);
+}
+
 // kPlain: staged in groups of eight, and as many cycles as the code.
-template <DType kDType, bool kPlain>
-__global__ void __launch_bounds__(kThreads, 4)
+template <DType kDType, bool kPlain, Gather kGather>
+__global__ void __launch_bounds__(kWindowThreads<kGather>, 1024 / kWindowThreads<kGather>)
     quantize_windows_kernel(const __grid_constant__ QuantizeArgs q, uint32_t tiles) {
   let_next_kernel_start();
   extern __shared__ __align__(16) WindowColumn columns[];  // of the chunk, in groups of eight
-  constexpr int kWarps = kThreads / kWindowRows, kStep = kWarps * kWindowColumns;
+  constexpr int kBlock = kWindowThreads<kGather>;
+  constexpr int kWarps = kBlock / kWindowRows, kStep = kWarps * kWindowColumns;
   __shared__ uint32_t magnitudes[kWarps][kWindowRows];
   clear(q, blockIdx.x, gridDim.x);
   const int lane = threadIdx.x % kWindowRows, warp = threadIdx.x / kWindowRows;
   const uint32_t block = blockIdx.x, chunk = block % static_cast<uint32_t>(q.chunks);
   const uint32_t tile = block / static_cast<uint32_t>(q.chunks);
-  const uint32_t batch = tile / tiles, within = (tile - batch * tiles) * kWindowRows + lane;
-  const bool exists = within < q.source.rows;
-  const int64_t row = int64_t{batch} * q.source.rows + (exists ? within : 0);
-  const Segment s(q, static_cast<uint32_t>(row * q.chunks + chunk));
+  const uint32_t batch = tile / tiles, first_row = (tile - batch * tiles) * kWindowRows;
+  const auto segment = [&](uint32_t within) {
+    const int64_t row = int64_t{batch} * q.source.rows + within;
+    return Segment(q, static_cast<uint32_t>(row * q.chunks + chunk));
+  };
+  const bool exists = first_row + lane < q.source.rows;
+  const Segment s = segment(exists ? first_row + lane : 0);
   const int count = static_cast<int>(s.count);
-  for (int i = threadIdx.x; i < count; i += kThreads) {
+  for (int i = threadIdx.x; i < count; i += kBlock) {
     columns[i] = window_column(q.window, static_cast<uint32_t>(s.first) + i);
   }
   __syncthreads();
 
   const WindowReader<kDType> reader(q, s, exists);
+  const KeptValues kept{reinterpret_cast<float*>(columns + q.chunk + kWindowColumns)};
   float x[kWindowColumns];
   Range range;
-  for (int i = warp * kWindowColumns; i < count; i += kStep) {
-    reader.read(columns + i, count - i, x);
+  if constexpr (kGather == Gather::by_channel) {
+    for (int row = warp; row < kWindowRows && first_row + row < q.source.rows; row += kWarps) {
+      const uint32_t most =
+          keep_by_channel<kDType>(q, columns, segment(first_row + row), row, kept);
+      if (lane == 0) magnitudes[0][row] = most;
+    }
+    __syncthreads();
+    range.magnitude = exists ? magnitudes[0][lane] : 0;
+  } else {
+    for (int i = warp * kWindowColumns; i < count; i += kStep) {
+      reader.read(columns + i, count - i, x);
 #pragma unroll
-    for (float value : x) range.magnitude = max(range.magnitude, Range::bits_of(value));
+      for (int j = 0; j < kWindowColumns; ++j) {
+        range.magnitude = max(range.magnitude, Range::bits_of(x[j]));
+        if (kGather != Gather::again) kept.at(i + j, lane) = x[j];
+      }
+    }
+    magnitudes[warp][lane] = range.magnitude;
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < kWarps; ++i) range.magnitude = max(range.magnitude, magnitudes[i][lane]);
   }
-  magnitudes[warp][lane] = range.magnitude;
-  __syncthreads();
-  for (int i = 0; i < kWarps; ++i) range.magnitude = max(range.magnitude, magnitudes[i][lane]);
+  // A kernel before it need not be over for anything here, but is when this one is.
+  if (threadIdx.x == 0) wait_for_previous_kernel();
   if (!exists) return;
 
   const Affine affine = range.bipolar_affine(q.scheme, reciprocal_qmax(q.scheme));
@@ -131,7 +204,10 @@ __global__ void __launch_bounds__(kThreads, 4)
   const int padded =
       staged ? static_cast<int>(q.layout.stages_per_chunk * q.layout.positions) : count;
   for (int i = warp * kWindowColumns; i < padded; i += kStep) {
-    if (i < count) {
+    if (kGather != Gather::again) {
+#pragma unroll
+      for (int j = 0; j < kWindowColumns; ++j) x[j] = i + j < count ? kept.at(i + j, lane) : 0.0f;
+    } else if (i < count) {
       reader.read(columns + i, count - i, x);
     } else {  // behind the chunk's end: zeros of the last stage
 #pragma unroll
@@ -155,6 +231,10 @@ inline int64_t column_bytes(const QuantizeArgs& q) {  // groups of eight are rea
   return (q.chunk + kWindowColumns) * static_cast<int64_t>(sizeof(WindowColumn));
 }
 
+inline int64_t most_table_bytes() {
+  return std::min(kColumnBytes, most_shared_memory() - kWindowStatic);
+}
+
 // Whether the kernel above can do it.
 inline bool usual_windows(const QuantizeArgs& q) {
   const Window& w = q.window;
@@ -168,29 +248,59 @@ inline bool usual_windows(const QuantizeArgs& q) {
          (q.output == Output::staged_cycles || q.output == Output::signed_codes) &&
          reach_y < (1 << 16) && reach_x < (1 << 16) && within_reach(channels, w.channel_stride) &&
          within_reach(reach_y, w.y_stride) && within_reach(reach_x, w.x_stride) &&
-         column_bytes(q) <= kColumnBytes;
+         column_bytes(q) <= most_table_bytes();
 }
 
-inline void quantize_windows(const QuantizeArgs& q, cudaStream_t stream) {
+inline Gather gather_of(const QuantizeArgs& q) {
+  const int64_t columns = (q.chunk + kWindowColumns - 1) / kWindowColumns * kWindowColumns;
+  const int64_t bytes = columns * kValuePitch * static_cast<int64_t>(sizeof(float));
+  if (column_bytes(q) + bytes > kValueBytes) return Gather::again;
+  const Window& w = q.window;
+  const bool channels_near =
+      w.channel_stride < w.x_stride && q.chunks == 1 && q.source.dim / w.taps >= kLeastChannels;
+  if (channels_near) return Gather::by_channel;
+  return columns < kLeastColumns ? Gather::again : Gather::by_position;
+}
+
+// `beside`: the kernel in front of it, which it does not need, started after all that it reads was
+// there; it may start before that one is over.
+inline void quantize_windows(const QuantizeArgs& q, bool beside, cudaStream_t stream) {
   const int64_t tiles = (q.source.rows + kWindowRows - 1) / kWindowRows;
   const int64_t blocks = q.source.batches * tiles * q.chunks;
   require(blocks < (int64_t{1} << 31) && q.source.total_rows() * q.chunks <= kMostSegments,
           "output positions times chunks must be at most ", kMostSegments, " on CUDA");
   if (blocks == 0) return;
-  const auto bytes = static_cast<int>(column_bytes(q));
+  const Gather gather = gather_of(q);
+  const int64_t values =
+      gather == Gather::again ? 0 : (q.chunk + kWindowColumns) * kValuePitch * sizeof(float);
+  const auto bytes = static_cast<int>(column_bytes(q) + values);
   const bool plain =
       q.output == Output::staged_cycles && q.layout.positions >= kWindowColumns && !q.cycles;
-  const auto launch = [&](auto dtype) {
-    constexpr DType kDType = decltype(dtype)::value;
-    const auto kernel =
-        plain ? quantize_windows_kernel<kDType, true> : quantize_windows_kernel<kDType, false>;
-    if (bytes > (40 << 10)) {
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+  const auto launch = [&](auto dtype, auto is_plain, auto how) {
+    constexpr auto kKernel =
+        quantize_windows_kernel<decltype(dtype)::value, decltype(is_plain)::value,
+                                decltype(how)::value>;
+    allow_shared_memory<kKernel>(static_cast<int>(most_table_bytes()));
+    const dim3 grid(static_cast<unsigned>(blocks)), block(kWindowThreads<decltype(how)::value>);
+    if (beside) {
+      launch_dependent<kKernel>(grid, block, bytes, stream, q, static_cast<uint32_t>(tiles));
+    } else {
+      kKernel<<<grid, block, bytes, stream>>>(q, static_cast<uint32_t>(tiles));
     }
-    kernel<<<static_cast<unsigned>(blocks), kThreads, bytes, stream>>>(
-        q, static_cast<uint32_t>(tiles));
   };
-  with_dtype(q.source.dtype, launch);
+  const auto with_gather = [&](auto dtype, auto is_plain) {
+    switch (gather) {
+      case Gather::by_channel:
+        return launch(dtype, is_plain, std::integral_constant<Gather, Gather::by_channel>{});
+      case Gather::by_position:
+        return launch(dtype, is_plain, std::integral_constant<Gather, Gather::by_position>{});
+      default:
+        return launch(dtype, is_plain, std::integral_constant<Gather, Gather::again>{});
+    }
+  };
+  with_dtype(q.source.dtype, [&](auto dtype) {
+    plain ? with_gather(dtype, std::true_type{}) : with_gather(dtype, std::false_type{});
+  });
 }
 
 }  // namespace scmp::cuda
