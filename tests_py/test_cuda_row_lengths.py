@@ -62,6 +62,80 @@ def test_any_rows(data):
     check(randn(n, d, seed=n), randn(m, d, seed=m), **knobs)
 
 
+# Sizes at which the operands are exchanged: b's cycles are staged by length class, a is expanded.
+WIDE = {
+    "whole tiles": (256, 512, 256, 0),
+    "odd": (131, 301, 77, 0),
+    "two blocks of columns": (300, 1000, 70, 0),
+    "a batch": (140, 260, 96, 2),
+}
+LENGTHS = {  # knobs, and the longest stream
+    "up to 64": ({"halve_bipolar_stoc_len": True}, 64),
+    "up to 96": ({"halve_bipolar_stoc_len": True}, 96),
+    "up to 128": ({"halve_bipolar_stoc_len": True}, 128),
+    "up to 255": ({}, 255),
+}
+
+
+def some_lengths(rows, most):
+    """Every length, or half of the time one of a few: multiples of 32, the longest, none."""
+    g = torch.Generator().manual_seed(rows)
+    few = torch.tensor([0, 1, 32, 64, most // 2, most]).clamp(max=most)
+    chosen = few[torch.randint(0, len(few), (rows,), generator=g)]
+    return torch.where(torch.arange(rows) % 2 == 0, chosen, torch.arange(rows) * 7 % (most + 1))
+
+
+@pytest.mark.parametrize("size", WIDE)
+@pytest.mark.parametrize("case", LENGTHS)
+def test_rows_of_a_smaller_than_b(size, case):
+    n, m, d, batch = WIDE[size]
+    knobs, most = LENGTHS[case]
+    lead = (batch,) if batch else ()
+    a, b = randn(*lead, n, d), randn(*lead, m, d, seed=1)
+    lengths = some_lengths(max(1, batch) * n, most).view(*lead, n)
+    check(a, b, stoc_len=lengths, **knobs)
+    if not batch:
+        cells = some_lengths(2 * n, most).view(n, 2)
+        check(a, b, stoc_len=cells, chunk_d=-(-d // 2), **knobs)
+
+
+def test_one_class_of_lengths_and_none():
+    a, b = randn(160, 96), randn(300, 96, seed=1)
+    for length in (0, 20, 64):
+        check(a, b, stoc_len=torch.full((160,), length), halve_bipolar_stoc_len=True)
+
+
+def test_rows_of_a_smaller_than_b_with_bad_values():
+    a, b = randn(160, 96), randn(300, 96, seed=1)
+    a[3, 0], b[2, 1] = float("nan"), float("inf")
+    lengths = some_lengths(160, 128)
+    halved = {"halve_bipolar_stoc_len": True}
+    check(a, b, stoc_len=lengths, **halved)
+    # Lengths out of range, and codes that no quantizer made.
+    wrong = lengths.clone()
+    wrong[[5, 80]] = torch.tensor([-1, 129])
+    expected = sc_matmul(a, b, stoc_len=lengths, **halved)
+    expected[[5, 80]] = float("nan")
+    assert_same_bits(sc_matmul(a.cuda(), b.cuda(), stoc_len=wrong.cuda(), **halved).cpu(), expected)
+    ready = prepare(b.cuda(), **halved)
+    with torch.no_grad():
+        ready.codes[7, 1] = 1000
+    expected = sc_matmul(a, b, stoc_len=lengths, **halved)
+    expected[:, 7] = torch.where(lengths > 0, float("nan"), 0.0)
+    assert_same_bits(sc_matmul(a.cuda(), ready, stoc_len=lengths.cuda()).cpu(), expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.int16, torch.int32, torch.int64])
+def test_types_of_lengths_and_many_levels(dtype):
+    a, b = randn(160, 32), randn(300, 32, seed=1)
+    lengths = some_lengths(160, 127).to(dtype)
+    check(a, b, stoc_len=lengths)
+    rungs = (torch.arange(160) * 13 % 700).view(160, 1)
+    if dtype == torch.int64:  # more levels than one launch takes
+        table = {"rung_table": rungs, "level_lens": [i % 257 for i in range(700)]}
+        check(a, b, chunk_d=32, **table)
+
+
 def test_batches():
     lengths = torch.arange(4 * 70).view(4, 70) * 7 % 257
     check(randn(4, 70, 64), randn(4, 90, 64, seed=1), stoc_len=lengths)

@@ -23,7 +23,9 @@ __device__ __forceinline__ int a_cycles_at(const GemmProblem& p, int64_t batch, 
   if (row >= l.rows_padded) return 0;
   const int shift = __ffs(l.positions) - 1;
   const int64_t stage = batch * l.stages + chunk * l.stages_per_chunk + (position >> shift);
-  return p.a_cycles[((stage * l.rows_padded + row) << shift) + (position & (l.positions - 1))];
+  return p.a_cycles[((stage * l.rows_padded + row) << shift) +
+                    staged_position(static_cast<int>(row),
+                                    static_cast<int>(position) & (l.positions - 1), l.positions)];
 }
 
 /// Columns of a chunk.

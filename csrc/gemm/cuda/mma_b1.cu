@@ -87,7 +87,7 @@ struct Gemm {
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         uint32_t words[4];
-        a_words<kWords, kSigned>(a_row(a, mf, r), pair, half_position, t, words);
+        a_words<kWords, kSigned>(a_row(a, mf, r), g, pair, half_position, t, words);
         fragments[0][mf][r] = words[0];
         fragments[0][mf][2 + r] = words[1];
         fragments[1][mf][r] = words[2];
@@ -103,7 +103,7 @@ struct Gemm {
     // Two at a time: fragments of the second come while the first multiplies.
     constexpr int kTogether = kShape == Shape::chunk_sums ? 2 : 1;
 #pragma unroll kTogether
-    for (int pair = 0; pair < kPairs; ++pair) {
+    for (int pair = 0; pair < Pattern<kWords>::kPairs; ++pair) {
       uint32_t fragments[2][kRowFragments][4];
       a_fragments(a, pair, half_position, fragments);
       const auto* quads = reinterpret_cast<const uint4*>(b + pair * kTileColumns * 64);
@@ -142,8 +142,8 @@ struct Gemm {
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
           const int16_t* row = a_row(a, mf, r);
-          fragments[mf][r] = a_terms<kWords>(row, 8 * block + 2 * t, length);
-          fragments[mf][2 + r] = a_terms<kWords>(row, 8 * block + 2 * t + 1, length);
+          fragments[mf][r] = a_terms<kWords>(row, g, 8 * block + 2 * t, length);
+          fragments[mf][2 + r] = a_terms<kWords>(row, g, 8 * block + 2 * t + 1, length);
         }
       }
 #pragma unroll
@@ -196,9 +196,9 @@ __device__ void expand_tiles(const GemmProblem& p, int64_t first, int64_t count,
         static_cast<uint32_t>(stages), workspace);
   } else {
     for (int64_t i = blockIdx.x; i < count * stages; i += gridDim.x) {
-      expand_long_stage<kWords, kSigned, kThreads, BOrder::lanes>(
-          p, static_cast<uint32_t>(i % stages), static_cast<uint32_t>(first + i / stages),
-          workspace + i * BStage<kWords>::kBytes);
+      expand_long_stage<kWords, kSigned, kThreads>(p, static_cast<uint32_t>(i % stages),
+                                                   static_cast<uint32_t>(first + i / stages),
+                                                   workspace + i * BStage<kWords>::kBytes);
     }
   }
 }

@@ -44,7 +44,8 @@ struct Task {
   int64_t batch, first_row, first_column;
   int pieces, positions;    // units of a position; positions of a chunk
   const int16_t* b_codes;   // of the column that this thread expands
-  const int16_t* a_cycles;  // of this thread's first row: the others are 8 rows apart
+  const int16_t* a_cycles;  // a stage of this thread's first row: the others are 8 rows apart
+  int a_place;              // in the row
   int rows;                 // that exist from there on
   int shift;                // 2**shift positions per stage of a's codes
   int lane_mask;            // lanes - 1 where that is a mask and positions follow it, else -1
@@ -81,8 +82,8 @@ struct Task {
     const int position = static_cast<int>(within / pieces);
     return {position, static_cast<int>(within % pieces), chunk * p.chunk + position};
   }
-  // To the next stage, and with a_cycles to its cycles: where a position ends, they go on in the
-  // same stage of a's codes, or with the first of the next one.
+  // To the next stage, and with it to its cycles: where a position ends, they go on in the same
+  // stage of a's codes, or with the first of the next one.
   __device__ void advance(Stage& stage) {
     constexpr int kStep = kShort ? kUnits : 1;
     if (!kShort) {
@@ -90,15 +91,19 @@ struct Task {
       if (stage.piece < pieces) return;
       stage.piece = 0;
     }
-    const int mask = (1 << shift) - 1, before = stage.position & mask;
     stage.position += kStep;
     stage.column += kStep;
     if (stage.position >= positions) {  // the next chunk
       stage.column -= stage.position - positions;
       stage.position = 0;
     }
-    const int within = stage.position & mask;
-    a_cycles += within - before + (within == 0 ? a_stage : 0);
+    const int within = stage.position & ((1 << shift) - 1);
+    a_cycles += within == 0 ? a_stage : 0;
+    set_place(within);
+  }
+
+  __device__ void set_place(int within) {
+    a_place = staged_position(threadIdx.x % 32 / 4, within, 1 << shift);
   }
 
   __device__ int load_code(const Stage& stage) const {
@@ -140,7 +145,7 @@ struct Task {
   __device__ void load_cycles(int (&k)[4]) const {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const int16_t* from = a_cycles + (8 * i << shift);
+      const int16_t* from = a_cycles + (8 * i << shift) + a_place;
       k[i] = 8 * i < rows ? from[0] : 0;
       if (kShort && 8 * i < rows) k[i] = (k[i] & 0xffff) | from[1] << 16;
     }
@@ -199,8 +204,8 @@ struct Task {
     store(load_bits(next, code), code, 0);
     const int64_t a_stages =
         range.first / stages_per_chunk(p, kShort) * p.a_layout.stages_per_chunk;
-    a_cycles +=
-        (a_stages + (next.position >> shift)) * a_stage + (next.position & ((1 << shift) - 1));
+    a_cycles += (a_stages + (next.position >> shift)) * a_stage;
+    set_place(next.position & ((1 << shift) - 1));
     load_cycles(k);
     advance(next);
     int stored = load_code(next);  // not checked yet

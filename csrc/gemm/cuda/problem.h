@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <string>
 
+#include "gemm/cuda/length_classes.h"
 #include "gemm/dequantize.h"
 #include "quant/cuda/quantize.h"
 
@@ -35,12 +36,28 @@ constexpr int count_stride(int levels) {
   return levels < kNarrowCounts ? kNarrowCounts : kWideCounts;
 }
 
+/// Rows with stream lengths of their own (columns of a transposed problem: a's of the call anyway),
+/// sorted by descending length.
+struct SortedRows {
+  const int32_t* order = nullptr;  // (batches, rows): the i-th is this row; null: none are sorted
+  const int32_t* words = nullptr;  // (batches, blocks, chunks) words of the streams that blocks of
+                                   // kWgmmaRows sorted rows (kTileColumns columns) need, at least 1
+  const uint32_t* needs = nullptr;  // (batches,) bit c: blocks of length class c there are
+  int64_t class_stride = 0;         // of a_cycles, which a transposed problem has for every class
+  // Of transposed problems: what makes a's bits of its codes.
+  const int32_t* lengths =
+      nullptr;  // (batches, rows), with length_per_chunk (batches, rows, chunks)
+  bool length_per_chunk = false;
+  int longest = 0;  // others are out of range: no cycles
+  LengthTables tables;
+};
+
 struct GemmProblem {
   int64_t batches = 1, n = 0, m = 0, d = 0;
   int64_t chunk = 0, chunks = 1;  // columns per chunk (d when one)
   bool unipolar = false;
   StageLayout a_layout;
-  const int16_t* a_cycles = nullptr;  // sign * enabled cycles, in a_layout
+  const int16_t* a_cycles = nullptr;  // sign * enabled cycles, in a_layout or SortedPlaces
   const int16_t* b_codes = nullptr;   // (batches, m, d) sign * code
   DeviceTables tables;
   bool b_ready = false;              // b_codes were there before the kernels of this call
@@ -57,13 +74,7 @@ struct GemmProblem {
   // quantizer made (a damaged prepared b), and their outputs become NaN.
   uint8_t* damaged = nullptr;
 
-  // Where set (wgmma_b1 alone), a's rows come sorted by descending length: the i-th of a batch
-  // entry is row row_order[batch * n + i] of scales and outputs, and rows kWgmmaRows * k and after
-  // need the first row_words[(batch * blocks + k) * chunks + chunk] words of the streams, at least
-  // one.
-  const int32_t* row_order = nullptr;
-  const int32_t* row_words = nullptr;
-  const uint32_t* row_needs = nullptr;  // (batches,) bit w: some of the row_words is w + 1
+  SortedRows sorted;  // wgmma_b1 alone
 
   // Where set, kernels write exact sums of parts of the K axis here instead of outputs:
   // (slots, batches, n, m). Every chunk has slots / chunks parts, in order.
@@ -71,7 +82,6 @@ struct GemmProblem {
   int64_t slots = 0;
 };
 
-constexpr int kWgmmaRows = 256;    // of a that a block of wgmma_b1 takes together
 constexpr int kTileColumns = 128;  // of the tiles that the matrix kernels work on
 
 /// Tiles of kTileColumns outputs side by side, over all batches.

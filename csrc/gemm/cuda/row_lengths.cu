@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "common/dependent_launch.cuh"
 #include "common/error.h"
 #include "gemm/cuda/lanes.cuh"
 #include "gemm/cuda/mma/patterns.cuh"
@@ -12,12 +13,19 @@ namespace scmp::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kTileRows = 256;  // that a block stages: they look up the same patterns
+constexpr int kTileRows = kWgmmaRows;  // that a block stages: they look up the same patterns
 constexpr int kSortThreads = 1024;
 constexpr int kMostLength = 4096;
+constexpr int kNearWords = 2048;  // counted in shared memory
 
 __device__ bool good(const RowLengthArgs& args, int length) {
   return length >= 0 && length <= args.longest;
+}
+
+// An own c, 0 where nothing is added.
+__device__ float c_of(const RowLengthArgs& args, int length) {
+  if (!good(args, length)) return quiet_nan();
+  return length == 0 ? 0.0f : length_factor(args.qmax_squared, length);
 }
 
 __device__ int length_of(const RowLengthArgs& args, int64_t row, int64_t chunk) {
@@ -65,39 +73,71 @@ __device__ __forceinline__ uint2 enabled_cycles(const CycleTables& t, int64_t to
   return make_uint2((cycles[0] & 0xffff) | cycles[1] << 16, (cycles[2] & 0xffff) | cycles[3] << 16);
 }
 
-// A block takes kTileRows rows of one stage; a thread one position, or four where kWords is not 0.
+// Positions that a block stages of its rows: a stage, or where rows are sorted a unit of them.
+__host__ __device__ int unit_positions(const RowLengthArgs& args) {
+  return args.row_order ? kUnitPositions : args.layout.positions;
+}
+__host__ __device__ int64_t units_of_chunk(const RowLengthArgs& args) {
+  const int64_t positions = args.full ? 2 * args.chunk : args.chunk;
+  return args.row_order ? (positions + kUnitPositions - 1) / kUnitPositions
+                        : args.layout.stages_per_chunk;
+}
+
+// Where the rows of a block lie.
+struct Target {
+  int16_t* first;
+  int shift;           // 2**shift positions of a stage
+  int64_t stage_step;  // from one stage of the unit to the next
+
+  __device__ Target(const RowLengthArgs& args, int64_t batch, int64_t chunk, int64_t unit,
+                    uint32_t tile) {
+    const StageLayout& l = args.layout;
+    const int64_t first_row = int64_t{tile} * kTileRows;
+    if (args.row_order) {
+      const int64_t tiles = (args.rows + kTileRows - 1) / kTileRows;
+      const int words = args.row_words[(batch * tiles + tile) * args.chunks + chunk];
+      const SortedPlaces places{l.rows_padded, args.chunks, units_of_chunk(args)};
+      shift = __ffs(class_positions(class_of_words(words))) - 1;
+      first = args.cycles + places.at(batch, chunk, first_row, unit);
+      stage_step = places.block_rows(first_row) << shift;
+    } else {
+      shift = __ffs(l.positions) - 1;
+      const int64_t stage = batch * l.stages + chunk * l.stages_per_chunk + unit;
+      first = args.cycles + ((stage * l.rows_padded + first_row) << shift);
+      stage_step = 0;
+    }
+  }
+  __device__ int16_t* at(int row, int position) const {
+    const int positions = 1 << shift;
+    return first + (position >> shift) * stage_step + (int64_t{row} << shift) +
+           staged_position(row, position & (positions - 1), positions);
+  }
+};
+
+// A block takes kTileRows rows of one unit; a thread one position, or four where kWords is not 0.
 template <int kWords>
 __global__ void __launch_bounds__(kThreads)
     stage_rows(const __grid_constant__ RowLengthArgs args, uint32_t tiles) {
   constexpr int kStep = kWords == 0 ? 1 : 4;
-  const StageLayout& l = args.layout;
   const uint32_t tile = blockIdx.x % tiles;
-  const int64_t batch = blockIdx.x / tiles / l.stages, stage = blockIdx.x / tiles % l.stages;
-  const int64_t chunk = stage / l.stages_per_chunk;
-  const int64_t first = stage % l.stages_per_chunk * l.positions;  // within the chunk
+  const int64_t units = units_of_chunk(args), rest = blockIdx.x / tiles / units;
+  const int64_t batch = rest / args.chunks, chunk = rest % args.chunks;
+  const int64_t unit = blockIdx.x / tiles % units, first = unit * unit_positions(args);
   const int64_t columns = min(args.chunk, args.columns - chunk * args.chunk);
-  const int shift = __ffs(l.positions) - 1;
+  const int shift = __ffs(unit_positions(args)) - 1;
   const int16_t* codes = args.codes + batch * args.rows * args.columns + chunk * args.chunk;
-  int16_t* out = args.cycles + ((batch * l.stages + stage) * l.rows_padded << shift);
+  const Target target(args, batch, chunk, unit, tile);
   for (int i = threadIdx.x * kStep; i < kTileRows << shift; i += kThreads * kStep) {
     const int64_t to_row = int64_t{tile} * kTileRows + (i >> shift);
     if (to_row >= args.rows) return;
-    const int position = i & (l.positions - 1);
+    const int position = i & ((1 << shift) - 1);
     const int64_t to = first + position, from = args.full ? to / 2 : to;
     const int64_t row = args.row_order ? args.row_order[batch * args.rows + to_row] : to_row;
     const int64_t a_row = batch * args.rows + row;
     const int length = length_of(args, a_row, chunk);
     const bool usable = good(args, length);
-    if (to == 0) {
-      float c = 0.0f;
-      if (!usable) {
-        c = quiet_nan();
-      } else if (length > 0) {
-        c = length_factor(args.qmax_squared, length);
-      }
-      args.row_c[a_row * args.chunks + chunk] = c;
-    }
-    int16_t* target = out + (to_row << shift) + position;
+    if (to == 0 && !args.row_order) args.row_c[a_row * args.chunks + chunk] = c_of(args, length);
+    int16_t* out = target.at(i >> shift, position);
     const int16_t* source = codes + row * args.columns + from;
     if constexpr (kWords > 0) {
       uint2 four = make_uint2(0, 0);
@@ -105,7 +145,7 @@ __global__ void __launch_bounds__(kThreads)
         four = enabled_cycles<kWords>(args.tables, to, length,
                                       *reinterpret_cast<const uint2*>(source));
       }
-      *reinterpret_cast<uint2*>(target) = four;
+      *reinterpret_cast<uint2*>(out) = four;
     } else {
       int cycles = 0;
       if (usable && (!args.full || (length == args.full) == (to % 2 == 1)) && from < columns) {
@@ -114,9 +154,40 @@ __global__ void __launch_bounds__(kThreads)
         cycles = enabled_cycles(args.tables, lane, length, abs(code));
         if (code < 0) cycles = -cycles;
       }
-      *target = static_cast<int16_t>(cycles);
+      *out = static_cast<int16_t>(cycles);
     }
   }
+}
+
+constexpr int kLevelsAtOnce = 256;
+struct Levels {
+  int64_t first;
+  int count;
+  int32_t length[kLevelsAtOnce];
+};
+
+__device__ int64_t given_at(const NormalLengthsArgs& args, int64_t i) {
+  return args.wide ? static_cast<const int64_t*>(args.given)[i]
+                   : int64_t{static_cast<const int32_t*>(args.given)[i]};
+}
+
+__global__ void __launch_bounds__(kThreads)
+    normal_lengths_kernel(const __grid_constant__ NormalLengthsArgs args) {
+  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i >= args.count) return;
+  const int64_t length = given_at(args, i);
+  args.out[i] = length >= 0 && length <= args.longest ? static_cast<int32_t>(length) : -1;
+}
+
+// The first levels also write what no level is.
+__global__ void __launch_bounds__(kThreads)
+    level_lengths_kernel(const __grid_constant__ NormalLengthsArgs args,
+                         const __grid_constant__ Levels levels) {
+  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i >= args.count) return;
+  const int64_t level = given_at(args, i) - levels.first;
+  const bool known = level >= 0 && level < levels.count;
+  if (known || levels.first == 0) args.out[i] = known ? levels.length[level] : -1;
 }
 
 // What a row is sorted by: its longest stream, as the others do not go beyond.
@@ -129,35 +200,52 @@ __device__ int sort_key(const RowLengthArgs& args, int64_t row) {
   return most;
 }
 
-// Sorts the rows of a batch entry by counting, in no order among equals: one block each.
+// Adds one to a counter for each calling lane, once for all that have the same; what each found.
+__device__ int count_up(int* counters, int which) {
+  const uint32_t same = __match_any_sync(__activemask(), which);
+  const int lane = threadIdx.x % 32, leader = __ffs(same) - 1;
+  int before = 0;
+  if (lane == leader) before = atomicAdd(&counters[which], __popc(same));
+  return __shfl_sync(same, before, leader) + __popc(same & ((1u << lane) - 1));
+}
+
+// Sorts the rows of a batch entry by counting, in no order among equals: one block each. It may run
+// beside the kernel that quantizes them.
 __global__ void __launch_bounds__(kSortThreads)
     sort_rows_kernel(const __grid_constant__ RowLengthArgs args) {
   __shared__ int start[kMostLength + 1];  // rows of a key, then where the next one goes
   __shared__ int sums[kSortThreads];
-  constexpr int kKeys = kMostLength / kSortThreads + 1;  // of a thread, the longest first
+  __shared__ int near_words[kNearWords];
+  const int most = args.longest, keys = most / kSortThreads + 1;  // of a thread, the longest first
   const int64_t batch = blockIdx.x, first = batch * args.rows;
-  for (int i = threadIdx.x; i <= kMostLength; i += kSortThreads) start[i] = 0;
+  const int64_t blocks = (args.rows + args.block_rows - 1) / args.block_rows;
+  int32_t* far_words = args.row_words + batch * blocks * args.chunks;
+  const bool near = blocks * args.chunks <= kNearWords;
+  int32_t* words = near ? near_words : far_words;
+  for (int64_t i = threadIdx.x; i < blocks * args.chunks; i += kSortThreads) words[i] = 1;
+  for (int i = threadIdx.x; i <= most; i += kSortThreads) start[i] = 0;
+  if (threadIdx.x == 0) args.row_needs[batch] = 0;
   __syncthreads();
   for (int64_t row = threadIdx.x; row < args.rows; row += kSortThreads) {
-    atomicAdd(&start[sort_key(args, first + row)], 1);
+    count_up(start, sort_key(args, first + row));
   }
   __syncthreads();
   int own = 0;
-  for (int i = 0; i < kKeys; ++i) {
-    const int key = kMostLength - static_cast<int>(threadIdx.x) * kKeys - i;
+  for (int i = 0; i < keys; ++i) {
+    const int key = most - static_cast<int>(threadIdx.x) * keys - i;
     if (key >= 0) own += start[key];
   }
   sums[threadIdx.x] = own;
   __syncthreads();
-  for (int step = 1; step < kSortThreads; step *= 2) {
+  for (int step = 1; step < kSortThreads && step <= most; step *= 2) {
     const int before = threadIdx.x >= step ? sums[threadIdx.x - step] : 0;
     __syncthreads();
     sums[threadIdx.x] += before;
     __syncthreads();
   }
   int next = sums[threadIdx.x] - own;
-  for (int i = 0; i < kKeys; ++i) {
-    const int key = kMostLength - static_cast<int>(threadIdx.x) * kKeys - i;
+  for (int i = 0; i < keys; ++i) {
+    const int key = most - static_cast<int>(threadIdx.x) * keys - i;
     if (key < 0) continue;
     const int rows = start[key];
     start[key] = next;
@@ -165,44 +253,59 @@ __global__ void __launch_bounds__(kSortThreads)
   }
   __syncthreads();
   for (int64_t row = threadIdx.x; row < args.rows; row += kSortThreads) {
-    const int to = atomicAdd(&start[sort_key(args, first + row)], 1);
+    const int to = count_up(start, sort_key(args, first + row));
     args.row_order[first + to] = static_cast<int32_t>(row);
-  }
-  const int64_t blocks = (args.rows + kWgmmaRows - 1) / kWgmmaRows;
-  int32_t* words = args.row_words + batch * blocks * args.chunks;
-  for (int64_t i = threadIdx.x; i < blocks * args.chunks; i += kSortThreads) words[i] = 1;
-  if (threadIdx.x == 0) args.row_needs[batch] = 0;
-  __syncthreads();
-  for (int64_t i = threadIdx.x; i < args.rows * args.chunks; i += kSortThreads) {
-    const int64_t place = i / args.chunks, chunk = i - place * args.chunks;
-    const int length = length_of(args, first + args.row_order[first + place], chunk);
-    const int need = good(args, length) ? (length + 31) / 32 : 0;
-    int32_t* to = words + place / kWgmmaRows * args.chunks + chunk;
-    if (need > *to) atomicMax(to, need);
+    for (int64_t chunk = 0; chunk < args.chunks; ++chunk) {
+      const int length = length_of(args, first + row, chunk);
+      args.row_c[(first + row) * args.chunks + chunk] = c_of(args, length);
+      const int need = good(args, length) ? (length + 31) / 32 : 0;
+      int32_t* at = words + to / args.block_rows * args.chunks + chunk;
+      if (need > *at) atomicMax(at, need);
+    }
   }
   __syncthreads();
+  wait_for_previous_kernel();  // of which nothing is read: so that it is over when this one is
   for (int64_t i = threadIdx.x; i < blocks * args.chunks; i += kSortThreads) {
-    atomicOr(&args.row_needs[batch], 1u << min(words[i] - 1, 31));
+    if (near) far_words[i] = words[i];
+    atomicOr(&args.row_needs[batch], 1u << class_of_words(min(words[i], kMostClassWords)));
   }
 }
 
 }  // namespace
 
+void normal_lengths(const NormalLengthsArgs& args, const std::vector<int>* levels,
+                    cudaStream_t stream) {
+  const auto blocks = static_cast<unsigned>((args.count + kThreads - 1) / kThreads);
+  if (blocks == 0) return;
+  if (levels == nullptr) {
+    normal_lengths_kernel<<<blocks, kThreads, 0, stream>>>(args);
+    return;
+  }
+  for (size_t first = 0; first == 0 || first < levels->size(); first += kLevelsAtOnce) {
+    Levels some{static_cast<int64_t>(first), 0, {}};
+    for (; some.count < kLevelsAtOnce && first + some.count < levels->size(); ++some.count) {
+      some.length[some.count] = (*levels)[first + some.count];
+    }
+    level_lengths_kernel<<<blocks, kThreads, 0, stream>>>(args, some);
+  }
+}
+
 void sort_rows(const RowLengthArgs& args, cudaStream_t stream) {
   require(args.longest <= kMostLength && args.rows < (int64_t{1} << 31),
           "rows must be fewer than 2**31 on CUDA, got ", args.rows);
-  sort_rows_kernel<<<static_cast<unsigned>(args.batches), kSortThreads, 0, stream>>>(args);
+  launch_dependent<sort_rows_kernel>(dim3(static_cast<unsigned>(args.batches)), dim3(kSortThreads),
+                                     0, stream, args);
 }
 
 void stage_row_lengths(const RowLengthArgs& args, cudaStream_t stream) {
   const int64_t tiles = (args.rows + kTileRows - 1) / kTileRows;
-  const int64_t blocks = args.batches * args.layout.stages * tiles;
+  const int64_t blocks = args.batches * args.chunks * units_of_chunk(args) * tiles;
   require(blocks < (int64_t{1} << 31), "rows times columns must be fewer on CUDA: ", blocks,
           " blocks of them");
   auto kernel = stage_rows<0>;
   const CycleTables& t = args.tables;
   const bool fours = t.bits && !args.full && args.columns % 4 == 0 && args.chunk % 4 == 0 &&
-                     args.layout.positions >= 4 && t.lanes * (t.levels + 1) < (int64_t{1} << 31);
+                     unit_positions(args) >= 4 && t.lanes * (t.levels + 1) < (int64_t{1} << 31);
   if (fours && t.words == 2) kernel = stage_rows<2>;
   if (fours && t.words == 4) kernel = stage_rows<4>;
   if (fours && t.words == 8) kernel = stage_rows<8>;

@@ -5,14 +5,16 @@
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
+#include <vector>
 
+#include "gemm/cuda/length_classes.h"
 #include "quant/cuda/quantize.h"
 
 namespace scmp::cuda {
 
 /// a's sequences as device tables, for streams of any length.
 struct CycleTables {
-  int length = 0, levels = 0, words = 0;
+  int length = 0, levels = 0, words = 0;  // words: a power of two where at most 8
   int64_t lanes = 0;
   const int32_t* lane_of = nullptr;  // per position, or null: position modulo lanes
   const uint16_t* values = nullptr;  // (lanes, length)
@@ -32,17 +34,32 @@ struct RowLengthArgs {
   float qmax_squared = 0.0f;  // of c
   CycleTables tables;         // of the output's positions
   StageLayout layout;         // of the output
-  int16_t* cycles = nullptr;  // sign * enabled cycles, in `layout`
-  int32_t* row_order = nullptr;  // where set, rows are sorted: see GemmProblem
+  int16_t* cycles = nullptr;  // sign * enabled cycles, in `layout`, or sorted in SortedPlaces
+  int32_t* row_order = nullptr;  // where set, rows are sorted: see SortedRows
   int32_t* row_words = nullptr;
   uint32_t* row_needs = nullptr;
-  float* row_c = nullptr;  // (batches * rows, chunks): c, 0 where the length is 0
+  int block_rows = kWgmmaRows;  // that row_words counts together
+  float* row_c = nullptr;       // (batches * rows, chunks): c, 0 where the length is 0
 };
 
-/// Fills row_order, row_words and row_needs, which are set. One launch.
+/// Lengths as callers give them.
+struct NormalLengthsArgs {
+  int64_t count = 0;
+  const void* given = nullptr;  // int32, or int64
+  bool wide = false;
+  int longest = 0;
+  int32_t* out = nullptr;
+};
+
+/// Makes int32 of lengths, or with `levels` of indices into them; those out of range become -1. One
+/// launch (one for every 256 levels).
+void normal_lengths(const NormalLengthsArgs& args, const std::vector<int>* levels,
+                    cudaStream_t stream);
+
+/// Fills row_order, row_words, row_needs, which are set, and row_c. One launch.
 void sort_rows(const RowLengthArgs& args, cudaStream_t stream);
 
-/// Fills cycles and row_c. One launch.
+/// Fills cycles, and row_c where rows are not sorted. One launch.
 void stage_row_lengths(const RowLengthArgs& args, cudaStream_t stream);
 
 }  // namespace scmp::cuda

@@ -49,8 +49,9 @@ __global__ void __launch_bounds__(kThreads)
     for (int j = 0; j < kEach; ++j) {
       each[j] = static_cast<int16_t>(cycles_of(args, position + j, each[j], bad));
     }
-    int16_t* to =
-        args.staged + ((stage * l.rows_padded + row) << shift) + (position & (l.positions - 1));
+    int16_t* to = args.staged + ((stage * l.rows_padded + row) << shift) +
+                  staged_position(static_cast<int>(row),
+                                  static_cast<int>(position) & (l.positions - 1), l.positions);
     if constexpr (kEach == 8) {
       *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(each);
     } else {

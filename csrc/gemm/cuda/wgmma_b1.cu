@@ -1,3 +1,4 @@
+#include "gemm/cuda/tile/expand_units.cuh"
 #include "gemm/cuda/wgmma_b1.cuh"
 
 namespace scmp::cuda {
@@ -29,22 +30,39 @@ std::string wgmma_b1_refuses(const GemmProblem& p, const DeviceLimits& device) {
 }
 
 bool wgmma_b1_needs_workspace(const GemmProblem& p) {
-  return p.n > kInPlaceRows || p.row_order || (p.chunks > 1 && !p.partial);
+  return p.n > kInPlaceRows || p.sorted.order || (p.chunks > 1 && !p.partial);
 }
 
 int64_t wgmma_b1_workspace(const GemmProblem& p, int64_t tiles) {
   return with_words(p.tables.words, [&](auto words) {
     constexpr int kWords = decltype(words)::value;
-    constexpr int kSorted = BStage<kWords, kPrefixesOf<kWords, Rows::sorted>>::kBytes;
-    return tiles * p.a_layout.stages * (p.row_order ? kSorted : BStage<kWords>::kBytes);
+    if (!p.sorted.order) return tiles * p.a_layout.stages * BStage<kWords>::kBytes;
+    return tiles * p.chunks * units_per_chunk(p) *
+           (p.transposed ? unit_bytes<kWords, true>() : unit_bytes<kWords, false>());
   });
 }
 
 int64_t wgmma_b1_parts(const GemmProblem& p, int64_t tiles, const DeviceLimits& device) {
-  const int64_t wanted = device.multiprocessors / (tiles * Item::row_blocks(p));
-  const int64_t most = p.chunks > 1 ? p.chunks : p.a_layout.stages / kLeastStages;
-  return std::max<int64_t>(1, std::min(wanted, most));
+  const int64_t blocks = (p.n + kWgmmaRows - 1) / kWgmmaRows;
+  const int64_t units = p.sorted.order ? units_per_chunk(p) : p.a_layout.stages;
+  const int64_t most = p.chunks > 1 ? p.chunks : units / kLeastStages;
+  return std::max<int64_t>(1, std::min(device.multiprocessors / (tiles * blocks), most));
 }
+
+namespace {
+
+// Rows of a that a block takes together: fewer than it could where that evens out the last round,
+// as one block multiplies as fast with three of its warpgroups as with four.
+int block_rows(const GemmProblem& p, int64_t tiles, int64_t parts, const DeviceLimits& device) {
+  const auto rounds_of_rows = [&](int rows) {
+    const int64_t items = tiles * parts * ((p.n + rows - 1) / rows);
+    return (items + device.multiprocessors - 1) / device.multiprocessors * rows;
+  };
+  constexpr int kFewer = kWgmmaRows / 4 * 3;
+  return rounds_of_rows(kFewer) < rounds_of_rows(kWgmmaRows) ? kFewer : kWgmmaRows;
+}
+
+}  // namespace
 
 void wgmma_b1_gemm(const GemmProblem& p, void* workspace, int64_t tiles, bool expanded,
                    const DeviceLimits& device, cudaStream_t stream) {
@@ -55,10 +73,15 @@ void wgmma_b1_gemm(const GemmProblem& p, void* workspace, int64_t tiles, bool ex
   if (in_place) return wgmma_b1_in_place(p, parts, device, stream);
   auto* bits = static_cast<uint8_t*>(workspace);
   for (int64_t first = 0; first < column_tiles(p); first += tiles) {
-    const Schedule schedule{first, std::min(tiles, column_tiles(p) - first), parts, expanded};
-    if (p.row_order) {
-      wgmma_b1_sorted(p, bits, schedule, device, stream);
-    } else if (p.transposed) {
+    Schedule schedule{first, std::min(tiles, column_tiles(p) - first), parts, expanded};
+    if (p.sorted.order) {
+      schedule.expanded = true;  // by a launch of its own
+      p.transposed ? wgmma_b1_sorted_transposed(p, bits, schedule, device, stream)
+                   : wgmma_b1_sorted(p, bits, schedule, device, stream);
+      continue;
+    }
+    schedule.rows = block_rows(p, schedule.tiles, parts, device);
+    if (p.transposed) {
       wgmma_b1_transposed(p, bits, schedule, device, stream);
     } else if (p.unipolar) {
       with_words(p.tables.words, [&](auto words) {

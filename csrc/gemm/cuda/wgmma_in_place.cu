@@ -18,7 +18,8 @@ struct InPlace {
   static constexpr int kMostTable = (227 << 10) - kTable;
 
   __device__ static Item item(const GemmProblem& p, const Schedule& schedule, int64_t i) {
-    return Item(p, schedule, 0, i % schedule.parts, i / schedule.parts);
+    return Item(p, schedule, 0, i % schedule.parts, i / schedule.parts,
+                p.a_layout.stages / p.chunks);
   }
 };
 
@@ -95,13 +96,14 @@ __global__ void __launch_bounds__(InPlace<kWords>::kThreads, 1)
   auto ring = make_ring<B>(shared, kTileColumns / 32, B::kRows / 16);
   const int64_t bytes = table_bytes(p.tables), items = schedule.tiles * schedule.parts;
   const bool near = bytes <= B::kMostTable;
-  if (near) copy_table(p.tables, bytes, shared + B::kTable);
+  if (near) copy_table(p.tables.b_bits, bytes, shared + B::kTable);
   __syncthreads();
   // A prepared b was there before the kernels of this call.
   const bool consumes = warpgroup() < B::kRows / 64;
   if (consumes || !p.b_ready) wait_for_previous_kernel();
   if (consumes) {
-    Consumer<kWords, kSigned, Rows::plain, false, B> consumer{p, shared, ring};
+    Consumer<kWords, kSigned, Rows::plain, false, B> consumer{
+        p, B::kRows, {shared, ring, schedule.ones}};
     for (int64_t i = blockIdx.x; i < items; i += gridDim.x) {
       consumer.take(B::item(p, schedule, i));
     }
@@ -133,7 +135,7 @@ void launch_in_place(const GemmProblem& p, const Schedule& schedule, const Devic
 
 void wgmma_b1_in_place(const GemmProblem& p, int64_t parts, const DeviceLimits& device,
                        cudaStream_t stream) {
-  const Schedule all{0, column_tiles(p), parts, false};
+  const Schedule all{0, column_tiles(p), parts, false, kInPlaceRows};
   with_words(p.tables.words, [&](auto words) {
     constexpr int kWords = decltype(words)::value;
     p.unipolar ? launch_in_place<kWords, false>(p, all, device, stream)

@@ -59,19 +59,27 @@ void fill_bits(const StreamSet& streams, const uint16_t* values, int words, uint
   }
 }
 
-// A pattern per code of a, in the order of b's values: bit r for the cycle of the r-th smallest.
-void fill_ranked_bits(const StreamSet& streams, int64_t lane, int words, uint32_t* bits) {
-  const uint16_t *a = streams.a_lane(lane), *b = streams.b_lane(lane);
-  std::vector<int> cycle(streams.length), rank(streams.length);
+// Where b's values of the first `cycles` cycles come in their order.
+std::vector<int> ranks_of(const uint16_t* b, int cycles) {
+  std::vector<int> cycle(cycles), rank(cycles);
   std::iota(cycle.begin(), cycle.end(), 0);
   std::stable_sort(cycle.begin(), cycle.end(), [&](int i, int j) { return b[i] < b[j]; });
-  for (int r = 0; r < streams.length; ++r) rank[cycle[r]] = r;
+  for (int r = 0; r < cycles; ++r) rank[cycle[r]] = r;
+  return rank;
+}
+
+void set_bit(uint32_t* bits, int i) { bits[i / 32] |= uint32_t{1} << (i % 32); }
+
+// A pattern per code of a, in the order of b's values: bit r for the cycle of the r-th smallest.
+void fill_ranked_bits(const StreamSet& streams, int64_t lane, int words, uint32_t* bits) {
+  const uint16_t* a = streams.a_lane(lane);
+  const std::vector<int> rank = ranks_of(streams.b_lane(lane), streams.length);
   std::vector<uint16_t> enabled(streams.levels + 1);  // cycles, by code of a
   prefix_counts(a, streams.length, streams.levels, enabled.data());
   int t = 0;
   for (int code = 0; code <= streams.levels; ++code, bits += words) {
     if (code > 0) std::copy(bits - words, bits, bits);
-    for (; t < enabled[code]; ++t) bits[rank[t] / 32] |= uint32_t{1} << (rank[t] % 32);
+    for (; t < enabled[code]; ++t) set_bit(bits, rank[t]);
   }
 }
 
@@ -144,15 +152,93 @@ struct Sequences {
   }
 };
 
+// The tables of length classes in an image, where they are small enough.
+struct ClassTables {
+  const StreamSet& streams;
+  int classes;
+  bool wide, fit = false;
+  size_t ranked[kLengthClasses] = {}, a_counts = 0, b_counts = 0;
+
+  ClassTables(Image& image, const StreamSet& set)
+      : streams(set),
+        classes(set.length > 32 * kMostClassWords ? 0 : class_of_words((set.length + 31) / 32) + 1),
+        wide(set.length > 32 * kNarrowMarks) {
+    auto bytes = static_cast<int64_t>(2 * count_bytes());
+    for (int c = 0; c < classes; ++c) bytes += patterns(c) * int64_t{sizeof(uint32_t)};
+    fit = classes > 0 && bytes <= kMostRankedBytes;
+    if (!fit) return;
+    for (int c = 0; c < classes; ++c) ranked[c] = image.add<uint32_t>(patterns(c));
+    a_counts = image.add<uint8_t>(count_bytes());
+    b_counts = image.add<uint8_t>(count_bytes());
+  }
+  void fill(Image& image) const {
+    if (!fit) return;
+    for (int64_t lane = 0; lane < streams.lanes; ++lane) {
+      for (int c = 0; c < classes; ++c) {
+        const int cycles = std::min(streams.length, 32 * class_words(c)), step = class_stride(c);
+        const std::vector<int> rank = ranks_of(streams.b_lane(lane), cycles);
+        uint32_t* bits = image.at<uint32_t>(ranked[c]) + lane * (patterns(c) / streams.lanes);
+        for (int k = 1; k <= cycles; ++k) {
+          std::copy(bits, bits + step, bits + step);
+          bits += step;
+          set_bit(bits, rank[k - 1]);
+        }
+      }
+      fill_counts(streams.a_lane(lane), lane, image.at<uint8_t>(a_counts));
+      fill_counts(streams.b_lane(lane), lane, image.at<uint8_t>(b_counts));
+    }
+  }
+  void point(const char* base, LengthTables& t) const {
+    if (!fit) return;
+    for (int c = 0; c < classes; ++c) {
+      t.ranked[c] = reinterpret_cast<const uint32_t*>(base + ranked[c]);
+    }
+    t.a_counts = {reinterpret_cast<const uint8_t*>(base + a_counts), wide};
+    t.b_counts = {reinterpret_cast<const uint8_t*>(base + b_counts), wide};
+  }
+
+ private:
+  size_t patterns(int length_class) const {
+    return streams.lanes * (32 * class_words(length_class) + 1) * class_stride(length_class);
+  }
+  size_t count_bytes() const {
+    return streams.lanes * (streams.levels + 1) * PrefixCounts{nullptr, wide}.entry_bytes();
+  }
+  void fill_counts(const uint16_t* values, int64_t lane, uint8_t* out) const {
+    const int marks = wide ? kWideMarks : kNarrowMarks;
+    std::vector<uint16_t> counts(streams.levels + 1);
+    out += lane * (count_bytes() / streams.lanes);
+    for (int mark = 0; mark < marks; ++mark) {
+      prefix_counts(values, std::min(streams.length, 32 * (mark + 1)), streams.levels,
+                    counts.data());
+      for (size_t code = 0; code < counts.size(); ++code) {
+        if (wide) {
+          std::memcpy(out + 2 * (code * marks + mark), &counts[code], sizeof(uint16_t));
+        } else {
+          out[code * marks + mark] = static_cast<uint8_t>(counts[code]);
+        }
+      }
+    }
+  }
+};
+
 DeviceRanks upload_ranks(const StreamSet& streams) {
   Image image;
-  const Sequences a(image, streams, (streams.length + 31) / 32);
+  const int least = (streams.length + 31) / 32, padded = words_for(streams.length);
+  const int words = padded <= kMostClassWords ? padded : least;
+  const Sequences a(image, streams, words);
+  const ClassTables by_class(image, streams);
   a.fill(image, [&](int64_t lane) { return streams.a_lane(lane); });
+  by_class.fill(image);
   DeviceRanks device;
   device.storage = upload_image(image);
   device.size = image.size();
   CycleTables& t = device.tables;
-  a.point(static_cast<const char*>(device.storage.get()), t, t.values, t.bits);
+  const char* base = static_cast<const char*>(device.storage.get());
+  a.point(base, t, t.values, t.bits);
+  if (t.bits) by_class.point(base, device.by_class);
+  device.by_class.cycles = t.bits;
+  device.by_class.cycle_words = words;
   return device;
 }
 

@@ -16,11 +16,12 @@ struct DeviceStreams {
   size_t bytes() const { return size; }
 };
 
-/// The sequences of operand a for streams of any length.
+/// The sequences of both operands for streams of any length up to the set's.
 struct DeviceRanks {
   std::shared_ptr<void> storage;
   size_t size = 0;
   CycleTables tables;
+  LengthTables by_class;
   size_t bytes() const { return size; }
 };
 

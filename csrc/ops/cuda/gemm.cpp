@@ -63,7 +63,7 @@ constexpr B1Kernel kWgmma = {wgmma_b1_refuses,
                              wgmma_b1_parts,
                              wgmma_b1_gemm,
                              wgmma_b1_expand,
-                             16};
+                             32};
 constexpr B1Kernel kMma = {mma_b1_refuses,
                            [](const GemmProblem&) { return true; },
                            mma_b1_workspace,
@@ -87,7 +87,8 @@ uint8_t* flags_of(const at::Tensor& expanded, const GemmProblem& p, const B1Kern
 // call without chunks would take more than two launches of slabs; slabs of equal size.
 int64_t tiles_per_slab(const GemmProblem& p, int64_t tile_bytes, const DeviceLimits& device) {
   const int64_t tiles = column_tiles(p), row_blocks = (p.n + kRowBlock - 1) / kRowBlock;
-  int64_t slab = std::max<int64_t>(1, (p.row_order ? kMostSlabBytes : kSlabBytes) / tile_bytes);
+  const int64_t most = p.sorted.order ? kMostSlabBytes : kSlabBytes;
+  int64_t slab = std::max<int64_t>(1, most / tile_bytes);
   const int64_t busy = (device.multiprocessors - 4 + row_blocks - 1) / row_blocks;
   const int64_t wanted = p.chunks == 1 ? std::max(busy, (tiles + 1) / 2) : busy;
   slab = std::max(slab, std::min(wanted, kMostSlabBytes / tile_bytes));
@@ -99,7 +100,8 @@ int64_t tiles_per_slab(const GemmProblem& p, int64_t tile_bytes, const DeviceLim
 bool transposes(const GemmProblem& p, const DeviceLimits& device) {
   const Epilogue kind = p.dequantizer.kind;
   return p.n > kInPlaceRows &&
-         (kind == Epilogue::row || kind == Epilogue::head || kind == Epilogue::chunk) &&
+         (p.sorted.order || kind == Epilogue::row || kind == Epilogue::head ||
+          kind == Epilogue::chunk) &&
          choose_kernel(p, device) == Kernel::wgmma_b1;
 }
 
@@ -128,7 +130,9 @@ void run_b1(GemmProblem& p, const B1Kernel& kernel, const at::Tensor& like,
 
 bool better_transposed(const GemmProblem& p) {
   const DeviceLimits device = current_device_limits();
-  if (!p.tables.a_bits || p.n > p.m - p.m / 4 || !transposes(p, device)) return false;
+  const bool tables =
+      p.sorted.order ? p.sorted.tables.ranked[0] != nullptr : p.tables.a_bits != nullptr;
+  if (!tables || p.n > p.m - p.m / 4 || !transposes(p, device)) return false;
   if (p.chunks == 1) return true;
   // Exchanged, chunks are not spread over blocks (see run_b1).
   GemmProblem other = p;

@@ -205,23 +205,31 @@ QuantizeArgs StagedB::stage(const Workspace& workspace) {
   return b;
 }
 
-Prepared quantize_b(const char* op, const at::Tensor& b, const MatmulKnobs& knobs,
-                    const std::optional<at::Tensor>& smooth_scales) {
-  Prepared out = empty_prepared(b, knobs, smooth_scales.has_value());
+UnquantizedB unquantized_b(const at::Tensor& b, const MatmulKnobs& knobs,
+                           const std::optional<at::Tensor>& smooth_scales) {
+  UnquantizedB result{empty_prepared(b, knobs, smooth_scales.has_value()), {}};
+  Prepared& out = result.b;
   if (smooth_scales) out.smooth_scales.copy_(*smooth_scales);
   const MatmulPlan plan = plan_sc_matmul(knobs, b.size(-1));
-  QuantizeArgs args = column_args(b, plan.b_grouping, knobs, plan);
+  QuantizeArgs& args = result.work;
+  args = column_args(b, plan.b_grouping, knobs, plan);
   if (smooth_scales) set_smoothing(args, *smooth_scales, Smoothing::multiply);
   args.codes = out.codes.mutable_data_ptr<int16_t>();
   args.scales = out.scales.mutable_data_ptr<float>();
   if (out.zero_points.numel() > 0) args.zeros = out.zero_points.mutable_data_ptr<float>();
   if (out.level_sums.numel() > 0) args.sums = out.level_sums.mutable_data_ptr<float>();
   if (out.tensor_map.numel() > 0) args.tensor_map = out.tensor_map.mutable_data_ptr<double>();
+  return result;
+}
+
+Prepared quantize_b(const char* op, const at::Tensor& b, const MatmulKnobs& knobs,
+                    const std::optional<at::Tensor>& smooth_scales) {
+  UnquantizedB result = unquantized_b(b, knobs, smooth_scales);
   Workspace workspace;
-  const RangeKeys keys(workspace, &args, 1);
+  const RangeKeys keys(workspace, &result.work, 1);
   workspace.allocate(b);
-  with_value_errors(op, [&] { keys.quantize(workspace, &args, 1); });
-  return out;
+  with_value_errors(op, [&] { keys.quantize(workspace, &result.work, 1); });
+  return result.b;
 }
 
 }  // namespace scmp::cuda

@@ -75,6 +75,14 @@ class StagedB {
   size_t codes_, scales_;
 };
 
+/// The tensors of b, and the work that fills them: b's operand of quantize().
+struct UnquantizedB {
+  Prepared b;
+  QuantizeArgs work;
+};
+UnquantizedB unquantized_b(const at::Tensor& b, const MatmulKnobs& knobs,
+                           const std::optional<at::Tensor>& smooth_scales);
+
 /// The tensors of b, quantized; without expanded bits. b has elements.
 Prepared quantize_b(const char* op, const at::Tensor& b, const MatmulKnobs& knobs,
                     const std::optional<at::Tensor>& smooth_scales);

@@ -33,8 +33,8 @@ at::Tensor multiply(const at::Tensor& a, const at::Tensor& b, const MatmulArgs& 
   if (knobs.by_row) {
     sync_check_lengths(a, args.lengths, knobs);
     if (a.numel() == 0 || b.numel() == 0) return make_output(a, b.size(-2), /*zeroed=*/true);
-    const Prepared quantized = quantize_b("sc_matmul", b, knobs, smooth_scales);
-    return multiply_by_row(a, quantized, args.lengths, knobs, window);
+    const UnquantizedB columns = unquantized_b(b, knobs, smooth_scales);
+    return multiply_by_row(a, columns.b, &columns.work, args.lengths, knobs, window);
   }
   if (a.numel() == 0 || b.numel() == 0) return make_output(a, b.size(-2), /*zeroed=*/false);
 
@@ -93,7 +93,7 @@ at::Tensor multiply_prepared(const at::Tensor& a, PreparedCall& call, const Prep
     if (a.numel() == 0 || call.b.codes.numel() == 0) {
       return make_output(a, call.spec->rows(), /*zeroed=*/true);
     }
-    return multiply_by_row(a, call.b, args.lengths, knobs, window);
+    return multiply_by_row(a, call.b, nullptr, args.lengths, knobs, window);
   }
   if (a.numel() == 0 || call.b.codes.numel() == 0) {
     return make_output(a, call.spec->rows(), /*zeroed=*/false);

@@ -4,15 +4,17 @@
 #include "ops/cuda/row_lengths.h"
 
 #include <ATen/cuda/CUDAContext.h>
-#include <ATen/ops/empty.h>
-#include <ATen/ops/full_like.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/repeat_interleave.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <utility>
+#include <vector>
 
 #include "gemm/cuda/mma_b1.h"
 #include "gemm/cuda/row_lengths.h"
+#include "gemm/cuda/stage_classes.h"
 #include "ops/cuda/device_streams.h"
 #include "ops/cuda/gemm.h"
 #include "ops/cuda/kernel_choice.h"
@@ -22,22 +24,24 @@
 namespace scmp::cuda {
 namespace {
 
-// int32 of the call's lengths on the device; values out of range stay out of it. Fills take their
-// values from the host: a table of levels would have to be copied over, which a graph capture
-// cannot.
+// int32 of the call's lengths on the device; values out of range stay out of it.
 at::Tensor device_lengths(const LengthArgs& lengths, int64_t longest) {
-  if (lengths.row_stoc_len) {
-    const at::Tensor& given = *lengths.row_stoc_len;
-    const bool wide = given.scalar_type() == at::kLong || given.scalar_type() == at::kUInt32;
-    // Out of range stays out of range; narrow types fit as they are.
-    return (wide ? given.to(at::kLong).clamp(-1, longest + 1) : given).to(at::kInt).contiguous();
+  at::Tensor given = lengths.row_stoc_len ? *lengths.row_stoc_len : *lengths.rung_table;
+  if (given.scalar_type() != at::kInt && given.scalar_type() != at::kLong) {
+    given = given.to(at::kLong);
   }
-  const at::Tensor rungs = lengths.rung_table->to(at::kLong);
-  at::Tensor out =
-      at::full_like(rungs, -1, at::TensorOptions().dtype(at::kInt), at::MemoryFormat::Contiguous);
-  for (size_t i = 0; i < lengths.level_lens->size(); ++i) {
-    out.masked_fill_(rungs.eq(static_cast<int64_t>(i)), (*lengths.level_lens)[i]);
-  }
+  given = given.contiguous();
+  const at::Tensor out = at::empty_like(given, given.options().dtype(at::kInt));
+  NormalLengthsArgs args;
+  args.count = given.numel();
+  args.given = given.const_data_ptr();
+  args.wide = given.scalar_type() == at::kLong;
+  args.longest = static_cast<int>(longest);
+  args.out = out.mutable_data_ptr<int32_t>();
+  std::vector<int> levels;
+  if (!lengths.row_stoc_len) levels.assign(lengths.level_lens->begin(), lengths.level_lens->end());
+  normal_lengths(args, lengths.row_stoc_len ? nullptr : &levels, at::cuda::getCurrentCUDAStream());
+  C10_CUDA_KERNEL_LAUNCH_CHECK();
   return out;
 }
 
@@ -61,6 +65,84 @@ MatmulPlan twice(MatmulPlan plan) {
   return plan;
 }
 
+// Lengths by row as kernels see them, and where in the workspace the sorted rows lie.
+struct SortedParts {
+  size_t order, words, needs, row_c;
+
+  SortedParts(Workspace& workspace, const RowLengthArgs& args) {
+    const int64_t blocks = (args.rows + kTileColumns - 1) / kTileColumns;  // the most there are
+    order = workspace.reserve(args.batches * args.rows * sizeof(int32_t));
+    words = workspace.reserve(args.batches * blocks * args.chunks * sizeof(int32_t));
+    needs = workspace.reserve(args.batches * sizeof(uint32_t));
+    row_c = workspace.reserve(args.batches * args.rows * args.chunks * sizeof(float));
+  }
+  void point(const Workspace& workspace, bool sorted, RowLengthArgs& args) const {
+    args.row_c = workspace.at<float>(row_c);
+    if (!sorted) return;
+    args.row_order = workspace.at<int32_t>(order);
+    args.row_words = workspace.at<int32_t>(words);
+    args.row_needs = workspace.at<uint32_t>(needs);
+  }
+};
+
+SortedRows sorted_rows(const RowLengthArgs& args, const LengthTables& tables) {
+  SortedRows sorted;
+  sorted.order = args.row_order;
+  sorted.words = args.row_words;
+  sorted.needs = args.row_needs;
+  sorted.lengths = args.lengths;
+  sorted.length_per_chunk = args.length_per_chunk;
+  sorted.longest = args.longest;
+  sorted.tables = tables;
+  return sorted;
+}
+
+SortedPlaces sorted_places(int64_t rows, const MatmulPlan& plan) {
+  return {(rows + 7) / 8 * 8, plan.chunks, (plan.chunk + kUnitPositions - 1) / kUnitPositions};
+}
+
+// The classes' copies of b, which a transposed problem multiplies.
+struct ClassesOfB {
+  StageClassesArgs args;
+  size_t staged, scales;
+
+  ClassesOfB(Workspace& workspace, const Prepared& b, const MatmulKnobs& knobs,
+             const MatmulPlan& plan, const DeviceTables& streams, const LengthTables& tables) {
+    args.batches = b.codes.dim() == 3 ? b.codes.size(0) : 1;
+    args.rows = b.codes.size(-2);
+    args.columns = b.codes.size(-1);
+    args.chunk = plan.chunk;
+    args.chunks = plan.chunks;
+    args.codes = b.codes.const_data_ptr<int16_t>();
+    args.scales = b.scales.const_data_ptr<float>();
+    args.levels = knobs.levels;
+    args.lane_of = streams.lane_of;
+    args.lanes = streams.lanes;
+    args.tables = tables;
+    args.places = sorted_places(args.rows, plan);
+    args.class_stride = args.places.size(args.batches);
+    const int classes = class_of_words(streams.words) + 1;
+    staged = workspace.reserve(classes * args.class_stride * sizeof(int16_t));
+    scales = workspace.reserve(args.batches * args.rows * args.chunks * sizeof(float));
+  }
+  /// Launches the kernel; what quantizing b as the operand whose cycles count would have given.
+  QuantizeArgs stage(const Workspace& workspace, const uint32_t* needs, cudaStream_t stream) {
+    args.needs = needs;
+    args.staged = workspace.at<int16_t>(staged);
+    args.row_scales = workspace.at<float>(scales);
+    stage_classes(args, current_device_limits().multiprocessors, stream);
+    C10_CUDA_KERNEL_LAUNCH_CHECK();
+    QuantizeArgs b;
+    b.source.batches = args.batches;
+    b.source.rows = args.rows;
+    b.source.dim = args.columns;
+    b.layout.rows_padded = args.places.rows_padded;
+    b.codes = args.staged;
+    b.scales = args.row_scales;
+    return b;
+  }
+};
+
 }  // namespace
 
 void sync_check_lengths(const at::Tensor& a, const LengthArgs& lengths, const MatmulKnobs& knobs) {
@@ -71,76 +153,114 @@ void sync_check_lengths(const at::Tensor& a, const LengthArgs& lengths, const Ma
                    knobs.longest);
 }
 
-at::Tensor multiply_by_row(const at::Tensor& a, const Prepared& b, const LengthArgs& lengths,
-                           const MatmulKnobs& knobs, const Window& window) {
-  const MatmulPlan plan = plan_sc_matmul(knobs, a.size(-1));
-  const bool both = needed_streams(lengths, knobs, plan.streams) == Streams::both;
-  const MatmulPlan gemm_plan = both ? twice(plan) : plan;
-  const auto streams = device_streams(gemm_plan.streams);
-  const auto ranks = device_ranks(gemm_plan.streams);
+namespace {
 
-  // a's codes and scales, in its own order.
-  QuantizeArgs operand = code_args(a, plan.a_grouping, knobs, plan);
-  operand.window = window;
-  if (b.smooth_scales.numel() > 0) set_smoothing(operand, b.smooth_scales, Smoothing::divide);
-  Workspace workspace;
-  const RangeKeys keys(workspace, &operand, 1);
-  const OperandParts parts(workspace, operand);
+RowLengthArgs row_length_args(const QuantizeArgs& operand, const at::Tensor& lengths,
+                              const MatmulKnobs& knobs, const MatmulPlan& plan, bool both,
+                              const CycleTables& tables) {
   RowLengthArgs args;
   args.batches = operand.source.batches;
   args.rows = operand.source.rows;
   args.columns = operand.source.dim;
   args.chunk = plan.chunk;
   args.chunks = plan.chunks;
-  args.layout = stage_layout(args.rows, gemm_plan, mma_b1_positions(streams->tables.words));
-  const int64_t staged =
-      args.batches * args.layout.stages * args.layout.rows_padded * args.layout.positions;
-  const size_t cycles = workspace.reserve(staged * sizeof(int16_t));
-  const size_t row_c = workspace.reserve(args.batches * args.rows * args.chunks * sizeof(float));
-  const int64_t blocks = (args.rows + kWgmmaRows - 1) / kWgmmaRows;
-  const size_t order = workspace.reserve(args.batches * args.rows * sizeof(int32_t));
-  const size_t words = workspace.reserve(args.batches * blocks * args.chunks * sizeof(int32_t));
-  const size_t needs = workspace.reserve(args.batches * sizeof(uint32_t));
-  workspace.allocate(a);
-  parts.point(workspace, /*tensor=*/false, operand);
-
-  const at::Tensor by_row = device_lengths(lengths, knobs.longest);
-  args.codes = operand.codes;
-  args.lengths = by_row.const_data_ptr<int32_t>();
-  args.length_per_chunk = by_row.numel() == args.batches * args.rows * args.chunks;
+  args.lengths = lengths.const_data_ptr<int32_t>();
+  args.length_per_chunk = lengths.numel() == args.batches * args.rows * args.chunks;
   args.longest = knobs.longest;
   args.full = both ? 1 << knobs.sc_prec : 0;
-  args.tables = ranks->tables;
-  args.cycles = workspace.at<int16_t>(cycles);
-  args.row_c = workspace.at<float>(row_c);
+  args.tables = tables;
+  return args;
+}
 
-  at::Tensor b_codes = b.codes;
-  if (both) b_codes = at::repeat_interleave(b_codes, 2, -1);
-  const at::Tensor damaged =
-      at::zeros({args.batches * b.codes.size(-2)}, a.options().dtype(at::kByte));
+// Whether rows are sorted, and then whether the operands are exchanged; `problem` has no pointers
+// yet.
+std::pair<bool, bool> sorted_and_exchanged(GemmProblem problem, const LengthTables& tables) {
+  const int32_t some_order = 0;
+  problem.sorted.order = &some_order;
+  problem.sorted.tables = tables;
+  const bool sorted = choose_kernel(problem, current_device_limits()) == Kernel::wgmma_b1;
+  return {sorted, sorted && better_transposed(problem)};
+}
+
+}  // namespace
+
+at::Tensor multiply_by_row(const at::Tensor& a, const Prepared& b, const QuantizeArgs* b_work,
+                           const LengthArgs& lengths, const MatmulKnobs& knobs,
+                           const Window& window) {
+  const MatmulPlan plan = plan_sc_matmul(knobs, a.size(-1));
+  const bool both = needed_streams(lengths, knobs, plan.streams) == Streams::both;
+  const MatmulPlan gemm_plan = both ? twice(plan) : plan;
+  const auto streams = device_streams(gemm_plan.streams);
+  const auto ranks = device_ranks(gemm_plan.streams);
+  const at::Tensor by_row = device_lengths(lengths, knobs.longest);
   at::Tensor out = make_output(a, b.codes.size(-2), /*zeroed=*/false);
   with_value_errors("sc_matmul", [&] {
     const cudaStream_t stream = at::cuda::getCurrentCUDAStream();
-    keys.quantize(workspace, &operand, 1);
-    OperandB operand_b(b);
-    operand_b.codes = b_codes.const_data_ptr<int16_t>();
+    auto* to = out.mutable_data_ptr<float>();
+    // a's codes and scales, in its own order, and b's where they are not there yet.
+    QuantizeArgs operands[2] = {code_args(a, plan.a_grouping, knobs, plan)};
+    QuantizeArgs& operand = operands[0];
+    const int count = b_work ? 2 : 1;
+    if (b_work) operands[1] = *b_work;
+    RowLengthArgs args = row_length_args(operand, by_row, knobs, plan, both, ranks->tables);
+    args.layout = stage_layout(args.rows, gemm_plan, mma_b1_positions(streams->tables.words));
+    // The problem with a's rows, whose cycles come staged.
     QuantizeArgs staged_a = operand;
     staged_a.layout = args.layout;
-    staged_a.codes = args.cycles;
     staged_a.source.dim = both ? 2 * args.columns : args.columns;
-    GemmProblem problem = make_problem(staged_a, operand_b, knobs, gemm_plan, streams->tables,
-                                       out.mutable_data_ptr<float>());
-    problem.dequantizer.row_c = args.row_c;
-    problem.damaged = damaged.mutable_data_ptr<uint8_t>();
+    GemmProblem problem =
+        make_problem(staged_a, OperandB(b), knobs, gemm_plan, streams->tables, to);
     args.qmax_squared = problem.dequantizer.qmax_squared;
-    if (choose_kernel(problem, current_device_limits()) == Kernel::wgmma_b1) {
-      problem.row_order = args.row_order = workspace.at<int32_t>(order);
-      problem.row_words = args.row_words = workspace.at<int32_t>(words);
-      problem.row_needs = args.row_needs = workspace.at<uint32_t>(needs);
-      sort_rows(args, stream);
+    const auto [sorted, would_exchange] = sorted_and_exchanged(problem, ranks->by_class);
+    const bool exchanged = would_exchange && !both;
+    if (exchanged) {
+      operand = column_args(a, plan.a_grouping, knobs, plan);
+      args.block_rows = kTileColumns;
     }
+    operand.window = window;
+    if (b.smooth_scales.numel() > 0) set_smoothing(operand, b.smooth_scales, Smoothing::divide);
+
+    Workspace workspace;
+    const SortedParts sorted_parts(workspace, args);
+    const RangeKeys keys(workspace, operands, count);
+    const OperandParts parts(workspace, operand);
+    std::optional<ClassesOfB> classes;
+    size_t cycles = 0;
+    if (exchanged) {
+      classes.emplace(workspace, b, knobs, plan, streams->tables, ranks->by_class);
+    } else {
+      const StageLayout& l = args.layout;
+      const int64_t staged = sorted ? sorted_places(args.rows, gemm_plan).size(args.batches)
+                                    : args.batches * l.stages * l.rows_padded * l.positions;
+      cycles = workspace.reserve(staged * sizeof(int16_t));
+    }
+    workspace.allocate(a);
+    parts.point(workspace, /*tensor=*/false, operand);
+    sorted_parts.point(workspace, sorted, args);
+    keys.quantize(workspace, operands, count);
+    if (sorted) sort_rows(args, stream);
+    if (exchanged) {
+      const QuantizeArgs staged_b = classes->stage(workspace, args.row_needs, stream);
+      problem = make_problem(staged_b, OperandB(operand), knobs, plan, streams->tables, to);
+      problem.transposed = true;
+      problem.sorted = sorted_rows(args, ranks->by_class);
+      problem.sorted.class_stride = classes->args.class_stride;
+      problem.dequantizer.row_c = args.row_c;
+      return run_gemm(problem, a, {});
+    }
+    const at::Tensor b_codes = both ? at::repeat_interleave(b.codes, 2, -1) : b.codes;
+    const at::Tensor damaged =
+        at::zeros({args.batches * b.codes.size(-2)}, a.options().dtype(at::kByte));
+    args.codes = operand.codes;
+    args.cycles = workspace.at<int16_t>(cycles);
     stage_row_lengths(args, stream);
     C10_CUDA_KERNEL_LAUNCH_CHECK();
+    problem.a_cycles = args.cycles;
+    problem.b_codes = b_codes.const_data_ptr<int16_t>();
+    problem.dequantizer.a_scale = operand.scales;
+    problem.dequantizer.row_c = args.row_c;
+    problem.damaged = damaged.mutable_data_ptr<uint8_t>();
+    if (sorted) problem.sorted = sorted_rows(args, ranks->by_class);
     run_gemm(problem, a, {});
   });
   return out;

@@ -71,14 +71,14 @@ __global__ void __launch_bounds__(kThreads, 4)
   const float factor = codes.factor, reciprocal = codes.reciprocal;
   codes.slow = __any_sync(~0u, codes.slow);  // both ways give the same bits
   const FastTarget<kCycles> target(q, s);
-  const int64_t place = i < count ? target.place(i) : 0;
 #pragma unroll
   for (int j = 0; j < kQuads; ++j) {
     codes.factor = __shfl_sync(~0u, factor, j);
     if (codes.divide) codes.reciprocal = __shfl_sync(~0u, reciprocal, j);
     codes.multiplier = dead >> j & 1 ? 0 : q.multiplier;
     codes.bias = dead >> j & 1 ? 0 : q.bias;
-    if (i < count) target.write_at(place + j * apart.code_step, i, codes(x[j]));
+    const int below = q.chunks == 1 ? j : 0;
+    if (i < count) target.write_at(target.place(i, below) + j * apart.code_step, i, codes(x[j]));
   }
   if (lane < kQuads) {
     if (q.scales) scale_at(q, s)[mine * apart.scale_step] = affine.scale;

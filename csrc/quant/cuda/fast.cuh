@@ -127,7 +127,7 @@ struct FastTarget {
   int16_t* to;
   int8_t* signs;         // or null: codes are signed
   int64_t stage_stride;  // 0: in order
-  int shift, mask;
+  int shift, mask, row, positions;
 
   __device__ FastTarget(const QuantizeArgs& args, const Segment& s) : q(args) {
     const StageLayout& l = q.layout;
@@ -137,16 +137,21 @@ struct FastTarget {
       stage_stride = 0;
       shift = 31;
       mask = 0x7fffffff;
+      row = 0;
+      positions = 8;
     } else {
       shift = __ffs(l.positions) - 1;
       mask = l.positions - 1;
+      row = static_cast<int>(s.within);
+      positions = l.positions;
       const int64_t stage = s.batch * l.stages + s.chunk * l.stages_per_chunk;
       to = q.codes + ((stage * l.rows_padded + s.within) << shift);
       stage_stride = l.rows_padded << shift;
     }
   }
-  __device__ __forceinline__ int64_t place(int i) const {
-    return (i >> shift) * stage_stride + (i & mask);
+  /// From the row's first code; of position i of a row `below` rows further down from its first.
+  __device__ __forceinline__ int64_t place(int i, int below = 0) const {
+    return (i >> shift) * stage_stride + staged_position(row + below, i & mask, positions);
   }
   __device__ __forceinline__ void write(int i, const int4& four) const {
     write_at(place(i), i, four);

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "common/float_ops.h"
 #include "quant/scheme.h"
 #include "quant/source.h"
 
@@ -23,13 +24,19 @@ inline bool within_reach(int64_t steps, int64_t stride) {
 
 /// Codes of operand a: the K axis is cut into stages of `positions` columns, never across a chunk;
 /// what a short last chunk leaves of its stages is 0 or unwritten, and meets zeros of b. Each stage
-/// a (rows_padded, positions) int16 matrix. Operand b's codes keep its own order, (batches, rows,
-/// columns).
+/// a (rows_padded, positions) int16 matrix, a row's positions in the order of staged_position.
+/// Operand b's codes keep its own order, (batches, rows, columns).
 struct StageLayout {
   int64_t rows_padded = 0;
   int64_t stages = 0, stages_per_chunk = 0;
   int positions = 1;  // a power of two
 };
+
+/// Where a position of a stage lies within its row: groups of eight change places from row to row,
+/// so that eight rows' reads of the same group touch all banks of shared memory.
+SCMP_DEVICE_CALLABLE constexpr int staged_position(int row, int position, int positions) {
+  return position ^ (row * (positions >> 3) & (positions - 8));
+}
 
 /// Where operand a is a convolution's lowered input, which nobody stores: its rows are output
 /// positions in (image, y, x) order, its columns (channel, ky, kx); batch entries are groups of

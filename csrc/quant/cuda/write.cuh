@@ -70,7 +70,9 @@ __device__ inline int16_t* staged_at(const QuantizeArgs& q, const Segment& s, in
   const StageLayout& l = q.layout;
   const int shift = __ffs(l.positions) - 1;
   const int64_t stage = s.batch * l.stages + s.chunk * l.stages_per_chunk + (i >> shift);
-  return q.codes + ((stage * l.rows_padded + s.within) << shift) + (i & (l.positions - 1));
+  return q.codes + ((stage * l.rows_padded + s.within) << shift) +
+         staged_position(static_cast<int>(s.within), static_cast<int>(i) & (l.positions - 1),
+                         l.positions);
 }
 
 // Operand a: enabled cycles at positions i .. i + 3 of the segment, past its end zeros.

@@ -10,12 +10,17 @@
 
 #include <cstdint>
 
+#include "quant/cuda/quantize.h"
+
 namespace scmp::cuda {
 
-/// Shapes that follow from the words per position (kWords, a power of two from 1 to 128).
+/// Shapes that follow from the words per position (kWords: 1, 2, 3, 4, 6, or a power of two up to
+/// 128).
 template <int kWords>
 struct Pattern {
-  static constexpr int kStageWords = 64;  // per row and stage: 8 k256 steps
+  // Of a row and stage: as many words as 8 k256 steps take, or 4 (kWords 1) or 6 (3 and 6).
+  static constexpr int kStageWords = kWords == 1 ? 32 : kWords % 3 == 0 ? 48 : 64;
+  static constexpr int kPairs = kStageWords / 16;  // of k256 steps
   static constexpr int kPositions = kWords < kStageWords ? kStageWords / kWords : 1;
   static constexpr int kStagesPerPosition = kWords > kStageWords ? kWords / kStageWords : 1;
   static constexpr int kTerms = kWords <= 4 ? 2 : 4;  // s8 terms per position
@@ -46,7 +51,7 @@ __device__ __forceinline__ int b_term(bool negative, int ones, int length) {
 /// positions are given: thermometers, complemented where negative. `half` counts the stages of a
 /// position that is longer than one.
 template <int kWords, bool kSigned>
-__device__ __forceinline__ void a_words(const int16_t* cycles, int pair, int half, int t,
+__device__ __forceinline__ void a_words(const int16_t* cycles, int row, int pair, int half, int t,
                                         uint32_t (&words)[4]) {
   using P = Pattern<kWords>;
   constexpr int kGroup = kWords < 4 ? kWords : 4;  // words of one position
@@ -55,7 +60,7 @@ __device__ __forceinline__ void a_words(const int16_t* cycles, int pair, int hal
   for (int j = 0; j < 4; j += kGroup) {
     const int i = kWords < P::kStageWords ? (word + j) / kWords : 0;
     const int within = kWords < P::kStageWords ? (word + j) % kWords : half * P::kStageWords + word;
-    const int k = cycles[i], on = kSigned ? abs(k) : k;
+    const int k = cycles[staged_position(row, i, P::kPositions)], on = kSigned ? abs(k) : k;
     const auto high = kSigned ? static_cast<uint32_t>(k >> 31) : 0u;  // what fills behind the ones
 #pragma unroll
     for (int w = 0; w < kGroup; ++w) {
@@ -64,64 +69,32 @@ __device__ __forceinline__ void a_words(const int16_t* cycles, int pair, int hal
   }
 }
 
-/// Another order of a stage's bits on the K axis, which is free as long as a and b agree: for rows
-/// that need only the first words of their streams. Positions come in groups of eight; a k256 step
-/// is one word of each, and a group's steps count up through the cycles, so that the first of them
-/// are a prefix of the streams. Of a pair of steps, lane t of a fragment holds two words of
-/// positions 2t and 2t + 1 of the group: [word][position].
-template <int kWords>
-struct WordOrder {
-  static_assert(kWords >= 2 && kWords <= 8);
-  static constexpr int kGroups = Pattern<kWords>::kPositions / 8;
-  static constexpr int kGroupPairs = kWords / 2;
-  __device__ static constexpr int group(int pair) { return pair / kGroupPairs; }
-  __device__ static constexpr int word(int pair) { return pair % kGroupPairs * 2; }
-  __device__ static constexpr int position(int group, int t) { return 8 * group + 2 * t; }
-  static constexpr int kPrefixes = kWords == 2 ? 2 : 4;  // of the cycles, that are told apart
-  static constexpr int kPrefixWords = kWords / kPrefixes;
-};
+/// The two s8 terms of a of each of two positions, whose signed cycles are the halves of `two`: nu,
+/// and -(k + nu h1) in eight bits, since nu h2 - |alpha| = -k - nu h1.
+__device__ __forceinline__ uint32_t two_a_terms(uint32_t two, int length) {
+  const uint32_t nu = two >> 15 & 0x00010001u;
+  const uint32_t sum = (two & 0x00ff00ffu) + nu * static_cast<uint32_t>(length / 2);
+  const uint32_t value = 0x01000100u - (sum & 0x00ff00ffu);
+  return (value << 8 & 0xff00ff00u) | nu;
+}
 
-/// Thermometers of two neighbouring positions of a row, complemented where negative.
-struct Thermometers {
-  int on[2];
-  uint32_t low[2];  // what the first `on` bits are; the others are its complement
-
-  /// Signed cycles of the positions, 4-byte aligned.
-  __device__ __forceinline__ void load(const int16_t* cycles) {
-    const uint32_t raw = *reinterpret_cast<const uint32_t*>(cycles);
-#pragma unroll
-    for (int j = 0; j < 2; ++j) {
-      const int k = j == 0 ? static_cast<int16_t>(raw) : static_cast<int>(raw) >> 16;
-      on[j] = abs(k);
-      low[j] = ~static_cast<uint32_t>(k >> 31);
-    }
-  }
-  /// Words `word` and `word` + 1 of both.
-  __device__ __forceinline__ void words(int word, uint32_t (&out)[4]) const {
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      out[j] = __funnelshift_lc(low[j % 2], ~low[j % 2], max(on[j % 2] - 32 * (word + j / 2), 0));
-    }
-  }
-};
+/// The four s8 terms of a of a position of a longer pattern.
+__device__ __forceinline__ uint32_t four_a_terms(int k, int length) {
+  const int value = a_term(k, length), negative = k < 0;
+  return bytes(64 * negative, negative, value >> 6, value & 63);
+}
 
 /// Four s8 terms of a: of positions 2i, 2i + 1 (two terms each) or of position i (four).
 template <int kWords>
-__device__ __forceinline__ uint32_t a_terms(const int16_t* cycles, int i, int length) {
+__device__ __forceinline__ uint32_t a_terms(const int16_t* cycles, int row, int i, int length) {
   using P = Pattern<kWords>;
   if constexpr (P::kTerms == 2) {
     if (2 * i >= P::kPositions) return 0;
-    // Both positions at once, in the halves of a word: nu, and -(k + nu h1) in eight bits, since
-    // nu h2 - |alpha| = -k - nu h1.
-    const uint32_t k = reinterpret_cast<const uint32_t*>(cycles)[i];
-    const uint32_t nu = k >> 15 & 0x00010001u;
-    const uint32_t sum = (k & 0x00ff00ffu) + nu * static_cast<uint32_t>(length / 2);
-    const uint32_t value = 0x01000100u - (sum & 0x00ff00ffu);
-    return (value << 8 & 0xff00ff00u) | nu;
+    const int at = staged_position(row, 2 * i, P::kPositions);
+    return two_a_terms(*reinterpret_cast<const uint32_t*>(cycles + at), length);
   } else {
     if (i >= P::kPositions) return 0;
-    const int k = cycles[i], value = a_term(k, length), negative = k < 0;
-    return bytes(64 * negative, negative, value >> 6, value & 63);
+    return four_a_terms(cycles[staged_position(row, i, P::kPositions)], length);
   }
 }
 

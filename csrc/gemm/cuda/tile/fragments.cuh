@@ -98,7 +98,7 @@ __device__ __forceinline__ void each_row(const GemmProblem& p, const TileAt& at,
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int64_t row = at.row + 16 * mf + threadIdx.x % 32 / 4 + 8 * r;
-      if (row < p.n) visit(mf, r, kSorted ? int64_t{p.row_order[at.batch * p.n + row]} : row);
+      if (row < p.n) visit(mf, r, kSorted ? int64_t{p.sorted.order[at.batch * p.n + row]} : row);
     }
   }
 }
@@ -343,11 +343,78 @@ __device__ inline void write_tile(const GemmProblem& p, const TileAt& at, int64_
   }
 }
 
-/// The same of rows that are sorted by length.
+/// What a warp needs to know of a tile's sorted columns, four in a lane: column lane + 32 j at [j].
+struct SortedColumns {
+  int column[4];  // of the output, -1 where there is none
+  float c[4], scale[4];
+
+  __device__ __forceinline__ SortedColumns(const GemmProblem& p, const TileAt& at, int64_t chunk) {
+    const Dequantizer& q = p.dequantizer;
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const int64_t place = at.column + threadIdx.x % 32 + 32 * j;
+      column[j] = place < p.m ? p.sorted.order[at.batch * p.m + place] : -1;
+    }
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const int64_t known = max(column[j], 0);
+      c[j] = q.row_c[(at.batch * p.m + known) * p.chunks + chunk];
+      scale[j] = q.b_scale[(at.batch * p.chunks + chunk) * p.m + known];
+    }
+  }
+};
+
+/// The same of a transposed problem whose columns are sorted by length.
 template <int kRowFragments>
+__device__ inline void write_sorted_columns(const GemmProblem& p, const TileAt& at, int64_t chunk,
+                                            int64_t slot, const Fragments<kRowFragments>& f) {
+  static_assert(kRowFragments == 1);
+  const bool adds = p.dequantizer.kind == Epilogue::chunk_own_c && chunk > 0;
+  const SortedColumns columns(p, at, chunk);
+  float a_scale[2] = {};
+  bool exists[2] = {};
+  each_row<1>(p, at, [&](int, int r, int64_t row) {
+    a_scale[r] = p.dequantizer.a_scale[(at.batch * p.n + row) * p.chunks + chunk];
+    exists[r] = true;
+  });
+  // Of the thread's first row in the first column.
+  const int64_t first = at.batch * p.m * p.n + at.row + threadIdx.x % 32 / 4;
+  int32_t* sums = p.partial ? p.partial + slot * p.batches * p.n * p.m + first : nullptr;
+#pragma unroll
+  for (int nf = 0; nf < kColumnFragments; ++nf) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int lane = 8 * (nf % 4) + 2 * (threadIdx.x % 4) + i, j = nf / 4;
+      const int column = __shfl_sync(~0u, columns.column[j], lane);
+      const float c = __shfl_sync(~0u, columns.c[j], lane);
+      const float scale = __shfl_sync(~0u, columns.scale[j], lane);
+      if (column < 0) continue;
+      const int64_t from = column * p.n;
+      float* y = p.out + first + from;
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const int sum = f.sum[0][nf][2 * r + i];
+        if (!exists[r]) continue;
+        if (sums) {
+          sums[from + 8 * r] = sum;
+          continue;
+        }
+        const float before = adds ? y[8 * r] : 0.0f;
+        const float value = scaled_value(static_cast<float>(sum), c, a_scale[r], scale);
+        // A length of 0 adds nothing, whatever the scales.
+        y[8 * r] = c == 0.0f ? before : adds ? f32_add(before, value) : value;
+      }
+    }
+  }
+}
+
+/// The same where rows, or a transposed problem's columns, are sorted by length.
+template <bool kTransposed, int kRowFragments>
 __device__ inline void write_sorted_tile(const GemmProblem& p, const TileAt& at, int64_t chunk,
                                          int64_t slot, const Fragments<kRowFragments>& f) {
-  if (p.partial) {
+  if constexpr (kTransposed) {
+    write_sorted_columns(p, at, chunk, slot, f);
+  } else if (p.partial) {
     write_partial<true, false>(p, at, slot, f);
   } else if (full_tile(p, at)) {
     write_scaled<true, true, false>(p, at, chunk, f);

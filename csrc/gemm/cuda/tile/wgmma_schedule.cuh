@@ -3,14 +3,16 @@
 #pragma once
 
 #include "gemm/cuda/ptx/mbarrier.cuh"
-#include "gemm/cuda/tile/expand_words.cuh"
+#include "gemm/cuda/tile/expand.cuh"
 
 namespace scmp::cuda {
 
 /// What one launch does: a slab of tiles, over parts of the K axis.
 struct Schedule {
   int64_t first_tile, tiles, parts;
-  bool expanded;  // the workspace holds the slab's bits already
+  bool expanded;          // the workspace holds the slab's bits already
+  int rows = kWgmmaRows;  // of a that a block takes together, a multiple of 64
+  uint32_t ones = ~0u;    // see LaneCycles
 };
 
 namespace {
@@ -26,13 +28,8 @@ constexpr int kConsumerRegisters = 112, kProducerRegisters = 24;
 constexpr int64_t kFewExpansions = 3;                // of stages by a block
 constexpr uint32_t kPieceBytes = kTileColumns * 16;  // 16 bytes of every column
 
-/// What the instances differ in. Kept: sums of earlier chunks in shared memory. Sorted: rows have
-/// lengths of their own and come in the order of those, so that blocks of rows need only prefixes
-/// of the cycles.
-enum class Rows { plain, kept, sorted };
-
-template <int kWords, Rows kKind>
-constexpr int kPrefixesOf = kKind == Rows::sorted ? WordOrder<kWords>::kPrefixes : 1;
+/// What the instances differ in. Kept: sums of earlier chunks in shared memory.
+enum class Rows { plain, kept };
 
 template <int kWords, Rows kKind>
 struct Block {
@@ -54,41 +51,26 @@ struct Item {
 
   // Blocks of rows of one tile come together, as they read the same bits of b.
   __device__ Item(const GemmProblem& p, const Schedule& schedule, int64_t i)
-      : Item(p, schedule, i % row_blocks(p), i / row_blocks(p) % schedule.parts,
-             i / row_blocks(p) / schedule.parts) {}
+      : Item(p, schedule, i % row_blocks(p, schedule), i / row_blocks(p, schedule) % schedule.parts,
+             i / row_blocks(p, schedule) / schedule.parts, p.a_layout.stages / p.chunks) {}
+  // `per_chunk` are the units of the K axis.
   __device__ Item(const GemmProblem& p, const Schedule& schedule, int64_t row_block, int64_t part,
-                  int64_t tile_in_slab)
-      : k(p, part, schedule.parts, p.a_layout.stages / p.chunks) {
+                  int64_t tile_in_slab, int64_t per_chunk)
+      : k(p, part, schedule.parts, per_chunk) {
     const int64_t per_batch = (p.m + kTileColumns - 1) / kTileColumns;
     in_slab = tile_in_slab;
     const int64_t tile = schedule.first_tile + in_slab;
     batch = tile / per_batch;
-    first_row = row_block * kRows;
+    first_row = row_block * schedule.rows;
     first_column = tile % per_batch * kTileColumns;
   }
-  /// The i-th where blocks of rows differ in cost: dear ones first, and every other round of the
-  /// grid in reverse, so that the sums of a block's items are alike.
-  __device__ static Item sorted(const GemmProblem& p, const Schedule& schedule, int64_t i,
-                                int64_t items) {
-    const int64_t grid = gridDim.x, round = i / grid;
-    if (round % 2 == 1) {
-      const int64_t last = min((round + 1) * grid, items) - 1;
-      i = last - (i - round * grid);
-    }
-    const int64_t tile = i % schedule.tiles, rest = i / schedule.tiles;
-    return Item(p, schedule, rest / schedule.parts, rest % schedule.parts, tile);
-  }
-  __host__ __device__ static int64_t row_blocks(const GemmProblem& p) {
-    return (p.n + kRows - 1) / kRows;
+  __host__ __device__ static int64_t row_blocks(const GemmProblem& p, const Schedule& schedule) {
+    return (p.n + schedule.rows - 1) / schedule.rows;
   }
 };
 
-/// Prefixes of the cycles that the item's rows need in a chunk.
-template <int kWords>
-__device__ __forceinline__ int prefixes_of(const GemmProblem& p, const Item& item, int64_t chunk) {
-  const int64_t block = item.batch * Item::row_blocks(p) + item.first_row / kRows;
-  constexpr int kEach = WordOrder<kWords>::kPrefixWords;
-  return (p.row_words[block * p.chunks + chunk] + kEach - 1) / kEach;
+__host__ __device__ inline int64_t item_count(const GemmProblem& p, const Schedule& schedule) {
+  return schedule.tiles * schedule.parts * Item::row_blocks(p, schedule);
 }
 
 // The calling warpgroup; the compiler knows that a warp agrees on it.
