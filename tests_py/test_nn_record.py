@@ -72,6 +72,18 @@ def test_float_modules_and_names_of_their_own():
     assert names == {name for name in MACS if name[-3:] in ("qkv", "out")} | {"top"}
 
 
+def test_convolutions_with_groups_run_in_float_and_are_left_out():
+    m = nn.Sequential(nn.Conv2d(4, 4, 3, groups=4), nn.Conv2d(4, 6, 1))
+    x = torch.randn(2, 4, 7, 7, generator=torch.Generator().manual_seed(1))
+    exact = m(x)
+    convert(m)
+    recorder = mp.CalibrationRecorder(LEVELS, progress=False)
+    with record_products(m, recorder), torch.no_grad():
+        torch.testing.assert_close(m(x), exact)
+    assert [call.operator for call in recorder.calls] == ["1"]
+    assert m[0].config.enabled and not m(x).equal(exact)
+
+
 def test_an_error_inside_leaves_the_model_as_it_was():
     m = convert(model(), SCConfig(granularity="per_tensor"), attention=False)
     out = m(IMAGES)
@@ -96,5 +108,7 @@ def test_errors():
     )
     grouped = convert(nn.Sequential(nn.Conv2d(4, 4, 3, groups=2)))
     assert_value_error(
-        enter(grouped), "record_products: model must have no convolution with groups, got '0'"
+        enter(grouped),
+        "record_products: model must have more than convolutions with groups on bit streams, whose "
+        "rows no config classifies, got '0'",
     )

@@ -37,7 +37,8 @@ def record_products(model: nn.Module, recorder: CalibrationRecorder) -> Iterator
     What `mp.calibrate_thresholds` makes of the records is a table for an `mp.AdaptiveMPConfig` with
     which the same model can be converted: operators have the names that `convert` gives them. The
     products are measured with the modules' own knobs and SmoothQuant scales; stream lengths and
-    `mp` of their configs do not enter. The model is in eval mode, without gradients.
+    `mp` of their configs do not enter. Convolutions with groups run in float too and are not
+    recorded: no config classifies their rows. The model is in eval mode, without gradients.
 
     Args:
         model: as `convert` returned it, modules with granularity "per_row" and mode "bipolar",
@@ -48,7 +49,7 @@ def record_products(model: nn.Module, recorder: CalibrationRecorder) -> Iterator
         model.
 
     Raises:
-        ValueError: an argument does not fit, a convolution has groups, or, during a forward, a
+        ValueError: an argument does not fit, there is nothing to record, or, during a forward, a
             module's knobs do not allow lengths by row.
     """
     check_module(_OWNER, "model", model)
@@ -66,9 +67,16 @@ def record_products(model: nn.Module, recorder: CalibrationRecorder) -> Iterator
     }.values()
     if not layers and not attending:
         raise ValueError(f"{_OWNER}: model must be converted, got nothing on bit streams in it")
-    for name, layer in layers.items():
-        if isinstance(layer, SCConv2d) and layer.groups > 1:
-            raise ValueError(f"{_OWNER}: model must have no convolution with groups, got {name!r}")
+    recorded = {
+        name: layer
+        for name, layer in layers.items()
+        if not (isinstance(layer, SCConv2d) and layer.groups > 1)
+    }
+    if not recorded and not attending:
+        raise ValueError(
+            f"{_OWNER}: model must have more than convolutions with groups on bit streams, whose "
+            f"rows no config classifies, got {', '.join(map(repr, layers))}"
+        )
 
     def recording(name: str, config: SCConfig):
         operator = config.operator or name
@@ -78,7 +86,7 @@ def record_products(model: nn.Module, recorder: CalibrationRecorder) -> Iterator
             x = args[0]
             if isinstance(layer, SCConv2d):
                 rows = layer.lowered_rows(x)
-                assert rows is not None  # groups were refused
+                assert rows is not None  # without groups
             else:
                 rows = x.reshape(-1, x.shape[-1])
             weight = layer.weight.detach().flatten(1)
@@ -90,8 +98,9 @@ def record_products(model: nn.Module, recorder: CalibrationRecorder) -> Iterator
     configs = [(holder, holder.config) for holder in holders]
     hooks = []
     try:
-        for name, layer in layers.items():
+        for name, layer in recorded.items():
             hooks.append(layer.register_forward_hook(recording(name, layer.config)))
+        for layer in layers.values():
             layer.config = replace(layer.config, enabled=False)
         for name, held in attending:
             knobs = {f.name: getattr(held.config, f.name) for f in fields(SCConfig)}
