@@ -136,6 +136,43 @@ def test_types_of_lengths_and_many_levels(dtype):
         check(a, b, chunk_d=32, **table)
 
 
+def test_a_smaller_than_b_with_sequences_of_their_own_by_position():
+    from scmp_kernels.sc.config_helpers import make_sobol_custom_seed_config
+
+    config = make_sobol_custom_seed_config(64, 64, 8, use_scrambling=True)
+    a, b = randn(160, 64), randn(300, 64, seed=1)
+    check(a, b, stoc_len=some_lengths(160, 128), config=config, halve_bipolar_stoc_len=True)
+    fine = {"sc_prec": 12, "chunk_d": 64, "level_lens": [256, 100, 0]}  # tables too large
+    check(a, b, rung_table=(torch.arange(160) % 3).view(160, 1), **fine)
+
+
+@pytest.mark.parametrize(
+    ("n", "m", "d", "chunk", "knobs"),
+    [
+        (512, 700, 32768, 0, {"rng_levels": 128}),  # several slabs of bits
+        (2048, 4096, 4096, 16, {"halve_bipolar_stoc_len": True}),  # many blocks times chunks
+        (700, 300, 4096, 16, {"halve_bipolar_stoc_len": True}),  # a is the larger
+    ],
+)
+def test_large(n, m, d, chunk, knobs):
+    a, b = randn(n, d).cuda(), randn(m, d, seed=1).cuda()
+    cells = n * (d // chunk if chunk else 1)
+    lengths = some_lengths(cells, 128 if "halve_bipolar_stoc_len" in knobs else 255).cuda()
+    knobs = {**knobs, "chunk_d": chunk, "stoc_len": lengths.view(n, -1) if chunk else lengths}
+    expected = on_cuda_kernel("mma_b1", lambda: sc_matmul(a, b, **knobs))
+    assert_same_bits(sc_matmul(a, b, **knobs).cpu(), expected.cpu())
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_a_convolution_to_many_channels(layout):
+    x, weight = randn(1, 64, 12, 12).contiguous(memory_format=layout), randn(256, 64, 3, 3, seed=1)
+    lengths = some_lengths(144, 128)
+    knobs = {"padding": 1, "halve_bipolar_stoc_len": True}
+    expected = sc_conv2d(x, weight, stoc_len=lengths, **knobs)
+    y = sc_conv2d(x.cuda(), weight.cuda(), stoc_len=lengths.cuda(), **knobs)
+    assert_same_bits(y.cpu(), expected)
+
+
 def test_batches():
     lengths = torch.arange(4 * 70).view(4, 70) * 7 % 257
     check(randn(4, 70, 64), randn(4, 90, 64, seed=1), stoc_len=lengths)

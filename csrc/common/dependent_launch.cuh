@@ -22,7 +22,9 @@ bool waits_by_itself() {
 }
 
 /// Launches kKernel, which must call wait_for_previous_kernel() in every thread before it reads
-/// what the previous kernel writes or writes anything itself.
+/// what the previous kernel writes or writes anything itself. Or all that it reads was written, and
+/// all that it overwrites done with, before the previous kernel started: then one thread waits at
+/// its end, so that whoever comes after both starts after both.
 template <auto kKernel, typename... Args>
 void launch_dependent(dim3 grid, dim3 block, int shared_bytes, cudaStream_t stream,
                       Args&&... args) {

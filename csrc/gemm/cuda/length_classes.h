@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "common/float_ops.h"
+#include "quant/cuda/quantize.h"
 
 namespace scmp::cuda {
 
@@ -35,8 +36,9 @@ SCMP_DEVICE_CALLABLE constexpr int class_stride(int length_class) {
 }
 
 /// How often a sequence is below a code in its first 32, 64 ... cycles: (lanes, levels + 1) entries
-/// of kNarrowMarks bytes, or where counts go beyond those of kWideMarks 16-bit numbers.
+/// of kNarrowMarks bytes, or where patterns have more words of kWideMarks 16-bit numbers.
 constexpr int kNarrowMarks = 4, kWideMarks = 8;
+SCMP_DEVICE_CALLABLE constexpr bool wide_counts(int words) { return words > kNarrowMarks; }
 struct PrefixCounts {
   const uint8_t* entries = nullptr;
   bool wide = false;
@@ -46,8 +48,8 @@ struct PrefixCounts {
 
 /// The sequences as device tables, for problems whose a has lengths of its own and is expanded.
 struct LengthTables {
-  const uint32_t* cycles = nullptr;  // (lanes, levels + 1, cycle_words) bit t: a's value t < code
-  int cycle_words = 0;               // 2, 4 or 8
+  const uint32_t* cycles = nullptr;  // CycleTables::bits
+  int cycle_words = 0;
   PrefixCounts a_counts, b_counts;
   // Of each class (lanes, 32 words + 1, class_stride): bit r of pattern k says whether the cycle of
   // b's r-th smallest value, of the class's cycles, is below k. Null: the tables are too large.
@@ -65,6 +67,12 @@ struct SortedPlaces {
   /// Rows of the block that row `first` begins.
   SCMP_DEVICE_CALLABLE int64_t block_rows(int64_t first) const {
     return rows_padded - first < kWgmmaRows ? rows_padded - first : kWgmmaRows;
+  }
+  /// Where, from the unit's beginning, a block's row has a position, as staged_position orders it:
+  /// the unit's stages of the class, (rows, positions) each.
+  SCMP_DEVICE_CALLABLE static int64_t in_unit(int64_t rows, int row, int position, int positions) {
+    return (position / positions * rows + row) * positions +
+           staged_position(row, position % positions, positions);
   }
   /// Where the unit of a block begins.
   SCMP_DEVICE_CALLABLE int64_t at(int64_t batch, int64_t chunk, int64_t first, int64_t unit) const {

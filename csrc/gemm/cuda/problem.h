@@ -50,6 +50,8 @@ struct SortedRows {
   bool length_per_chunk = false;
   int longest = 0;  // others are out of range: no cycles
   LengthTables tables;
+  bool staging_in_front = false;  // the kernel in front is stage_classes, and started after all
+                                  // else that the problem reads was there
 };
 
 struct GemmProblem {

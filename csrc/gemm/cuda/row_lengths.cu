@@ -86,8 +86,8 @@ __host__ __device__ int64_t units_of_chunk(const RowLengthArgs& args) {
 // Where the rows of a block lie.
 struct Target {
   int16_t* first;
-  int shift;           // 2**shift positions of a stage
-  int64_t stage_step;  // from one stage of the unit to the next
+  int positions;  // of a stage
+  int64_t rows;   // that a stage of sorted rows has
 
   __device__ Target(const RowLengthArgs& args, int64_t batch, int64_t chunk, int64_t unit,
                     uint32_t tile) {
@@ -97,20 +97,18 @@ struct Target {
       const int64_t tiles = (args.rows + kTileRows - 1) / kTileRows;
       const int words = args.row_words[(batch * tiles + tile) * args.chunks + chunk];
       const SortedPlaces places{l.rows_padded, args.chunks, units_of_chunk(args)};
-      shift = __ffs(class_positions(class_of_words(words))) - 1;
+      positions = class_positions(class_of_words(words));
       first = args.cycles + places.at(batch, chunk, first_row, unit);
-      stage_step = places.block_rows(first_row) << shift;
+      rows = places.block_rows(first_row);
     } else {
-      shift = __ffs(l.positions) - 1;
+      positions = l.positions;
       const int64_t stage = batch * l.stages + chunk * l.stages_per_chunk + unit;
-      first = args.cycles + ((stage * l.rows_padded + first_row) << shift);
-      stage_step = 0;
+      first = args.cycles + (stage * l.rows_padded + first_row) * positions;
+      rows = 0;  // there is only one stage
     }
   }
   __device__ int16_t* at(int row, int position) const {
-    const int positions = 1 << shift;
-    return first + (position >> shift) * stage_step + (int64_t{row} << shift) +
-           staged_position(row, position & (positions - 1), positions);
+    return first + SortedPlaces::in_unit(rows, row, position, positions);
   }
 };
 

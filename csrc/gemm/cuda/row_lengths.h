@@ -56,7 +56,8 @@ struct NormalLengthsArgs {
 void normal_lengths(const NormalLengthsArgs& args, const std::vector<int>* levels,
                     cudaStream_t stream);
 
-/// Fills row_order, row_words, row_needs, which are set, and row_c. One launch.
+/// Fills row_order, row_words, row_needs, which are set, and row_c. One launch, which may start
+/// beside the kernel in front of it: lengths must have been there before that one started.
 void sort_rows(const RowLengthArgs& args, cudaStream_t stream);
 
 /// Fills cycles, and row_c where rows are not sorted. One launch.

@@ -178,8 +178,7 @@ __device__ __forceinline__ bool write_part(const StageClassesArgs& args, const B
     constexpr int kClass = decltype(which)::value, kPositions = class_positions(kClass);
     if ((rows.needs >> kClass & 1) == 0) return;
     int16_t* place = to + kClass * args.class_stride +
-                     (position / kPositions * rows.places_rows + in_block) * kPositions +
-                     staged_position(in_block, position % kPositions, kPositions);
+                     SortedPlaces::in_unit(rows.places_rows, in_block, position, kPositions);
     __stwb(reinterpret_cast<uint4*>(place),
            make_uint4(ones[0].template of<kClass>(), ones[1].template of<kClass>(),
                       ones[2].template of<kClass>(), ones[3].template of<kClass>()));

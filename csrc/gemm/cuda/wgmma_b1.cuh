@@ -14,7 +14,7 @@
 
 namespace scmp::cuda {
 
-/// One launch where rows are sorted by length (p.sorted).
+/// Two launches where rows are sorted by length (p.sorted).
 void wgmma_b1_sorted(const GemmProblem& p, uint8_t* bits, const Schedule& schedule,
                      const DeviceLimits& device, cudaStream_t stream);
 /// The same and transposed.

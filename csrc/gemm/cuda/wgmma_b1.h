@@ -23,7 +23,8 @@ int64_t wgmma_b1_workspace(const GemmProblem& problem, int64_t tiles);
 /// Parts per chunk that fill the device; see mma_b1_parts.
 int64_t wgmma_b1_parts(const GemmProblem& problem, int64_t tiles, const DeviceLimits& device);
 
-/// As mma_b1_gemm and mma_b1_expand, but one launch per slab of `tiles` tiles.
+/// As mma_b1_gemm and mma_b1_expand, but one launch per slab of `tiles` tiles, or two where rows
+/// are sorted.
 void wgmma_b1_gemm(const GemmProblem& problem, void* workspace, int64_t tiles, bool expanded,
                    const DeviceLimits& device, cudaStream_t stream);
 void wgmma_b1_expand(const GemmProblem& problem, void* workspace, cudaStream_t stream);

@@ -10,7 +10,6 @@ namespace scmp::cuda {
 namespace {
 
 // A block's share of shared memory: the ring's places have room for a stage of any class.
-template <int kMost>
 struct SortedBlock {
   template <int kWords>
   static constexpr int kOf = BStage<kWords>::kBytes + kRows * Pattern<kWords>::kPositions * 2;
@@ -57,26 +56,26 @@ __device__ __forceinline__ void each_write(const GemmProblem& p, const Item& ite
 template <int kMost, bool kTransposed>
 struct SortedConsumer {
   const GemmProblem& p;
-  Products<SortedBlock<kMost>, true> products;
+  Products<SortedBlock, true> products;
 
   __device__ void take(const Item& item) {
     const bool idle = item.first_row + 64 * warpgroup() >= p.n;
     const int64_t warp_row = item.first_row + threadIdx.x / 32 * 16;
-    const auto units = static_cast<int>(item.k.per_write);
-    each_write<kTransposed>(p, item, [&](int length_class, int64_t chunk, int64_t slot, int64_t) {
-      if (idle) return products.skip(units * (kUnitPositions / class_positions(length_class)));
-      products.clear();
-      with_class<kMost>(length_class, [&](auto words) {
-        constexpr int kWords = decltype(words)::value;
-        const int length = min(p.tables.length, 32 * kWords);
-        for (int i = units * Unit<kWords>::kStages; i > 0; --i) {
-          products.template multiply<kWords>(length);
-        }
-      });
-      pin(products.sums());
-      write_sorted_tile<kTransposed>(p, {item.batch, warp_row, item.first_column}, chunk, slot,
-                                     products.acc);
-    });
+    each_write<kTransposed>(
+        p, item, [&](int length_class, int64_t chunk, int64_t slot, int64_t unit) {
+          products.clear();
+          with_class<kMost>(length_class, [&](auto words) {
+            constexpr int kWords = decltype(words)::value;
+            const int length = min(p.tables.length, 32 * kWords);
+            const int stages = stages_of_units<kWords>(p, chunk, unit, item.k.per_write);
+            if (idle) return products.skip(stages);
+            for (int i = stages; i > 0; --i) products.template multiply<kWords>(length);
+          });
+          if (idle) return;
+          pin(products.sums());
+          write_sorted_tile<kTransposed>(p, {item.batch, warp_row, item.first_column}, chunk, slot,
+                                         products.acc);
+        });
   }
 };
 
@@ -97,18 +96,17 @@ __device__ void produce_sorted(const GemmProblem& p, const Item& item, const uin
       constexpr int kB = BStage<kWords>::kBytes, kPositions = Pattern<kWords>::kPositions;
       const auto a_bytes = static_cast<uint32_t>(rows * kPositions * 2);
       const uint8_t* from = b + unit_offset<kWords, kTransposed>();
-      for (int64_t i = 0; i < item.k.per_write; ++i) {
-#pragma unroll 1
-        for (int stage = 0; stage < Unit<kWords>::kStages; ++stage) {
-          const uint32_t full = ring.full + 8 * ring.slot, to = ring.stage();
-          ring.wait_empty();
-          mbarrier_expect(full, kB + a_bytes);
-          bulk_copy(to, from + stage * kB, kB, full);
-          bulk_copy(to + kB, a, a_bytes, full);
-          ring.advance();
-          a += rows * kPositions;
-        }
-        from += kBytes;
+      const int stages = stages_of_units<kWords>(p, chunk, unit, item.k.per_write);
+      for (int i = 0; i < stages; ++i) {
+        const int of_unit = i % Unit<kWords>::kStages;
+        const uint32_t full = ring.full + 8 * ring.slot, to = ring.stage();
+        ring.wait_empty();
+        mbarrier_expect(full, kB + a_bytes);
+        bulk_copy(to, from + of_unit * kB, kB, full);
+        bulk_copy(to + kB, a, a_bytes, full);
+        ring.advance();
+        a += rows * kPositions;
+        if (of_unit + 1 == Unit<kWords>::kStages) from += kBytes;
       }
     });
   });
@@ -146,7 +144,7 @@ __device__ __forceinline__ LengthTables nearer_tables(const GemmProblem& p, uint
 template <int kMost, bool kTransposed>
 __global__ void __launch_bounds__(kExpandThreads + kRoomThreads, 1)
     expand_sorted(const __grid_constant__ GemmProblem p, uint8_t* workspace, Schedule schedule) {
-  extern __shared__ __align__(16) uint8_t shared[];
+  extern __shared__ __align__(1024) uint8_t shared[];
   const LengthTables tables = kTransposed ? nearer_tables<kMost>(p, shared) : LengthTables{};
   // Neighbouring units by the warpgroups of a block, whose codes lie together.
   const int64_t count = schedule.tiles * p.chunks * units_per_chunk(p);
@@ -173,7 +171,7 @@ template <int kMost, bool kTransposed>
 __global__ void __launch_bounds__(kThreads, 1)
     gemm_sorted(const __grid_constant__ GemmProblem p, uint8_t* workspace, Schedule schedule) {
   extern __shared__ __align__(1024) uint8_t shared[];
-  auto ring = make_ring<SortedBlock<kMost>>(shared, 1, kExpandThreads / 32);
+  auto ring = make_ring<SortedBlock>(shared, 1, kExpandThreads / 32);
   const int64_t items = item_count(p, schedule);
   if (warpgroup() < kConsumers) {
     raise_registers<kConsumerRegisters>();
@@ -192,8 +190,8 @@ __global__ void __launch_bounds__(kThreads, 1)
   }
 }
 
-// The first slab's bits may be expanded while the kernel before the call still runs; later ones
-// overwrite bits that are read until then.
+// The first slab's bits may be expanded while b's cycles are still staged; later ones overwrite
+// bits that are read until then.
 template <bool kTransposed>
 void launch_sorted(const GemmProblem& p, uint8_t* bits, const Schedule& schedule,
                    const DeviceLimits& device, cudaStream_t stream) {
@@ -205,14 +203,14 @@ void launch_sorted(const GemmProblem& p, uint8_t* bits, const Schedule& schedule
     const int shared = kTransposed ? kUnitTableBytes : 0;
     constexpr auto kExpand = expand_sorted<kMost, kTransposed>;
     allow_shared_memory<kExpand>(kUnitTableBytes);
-    if (kTransposed && schedule.first_tile == 0) {
+    if (p.sorted.staging_in_front && schedule.first_tile == 0) {
       launch_dependent<kExpand>(dim3(blocks), dim3(kExpandThreads), shared, stream, p, bits,
                                 schedule);
     } else {
       kExpand<<<blocks, kExpandThreads, shared, stream>>>(p, bits, schedule);
     }
-    launch_gemm<gemm_sorted<kMost, kTransposed>>(p, bits, schedule, SortedBlock<kMost>::kShared, 0,
-                                                 device, stream);
+    launch_gemm<gemm_sorted<kMost, kTransposed>>(p, bits, schedule, SortedBlock::kShared, 0, device,
+                                                 stream);
   });
 }
 

@@ -162,7 +162,7 @@ struct ClassTables {
   ClassTables(Image& image, const StreamSet& set)
       : streams(set),
         classes(set.length > 32 * kMostClassWords ? 0 : class_of_words((set.length + 31) / 32) + 1),
-        wide(set.length > 32 * kNarrowMarks) {
+        wide(wide_counts(words_for(set.length))) {
     auto bytes = static_cast<int64_t>(2 * count_bytes());
     for (int c = 0; c < classes; ++c) bytes += patterns(c) * int64_t{sizeof(uint32_t)};
     fit = classes > 0 && bytes <= kMostRankedBytes;
@@ -172,7 +172,6 @@ struct ClassTables {
     b_counts = image.add<uint8_t>(count_bytes());
   }
   void fill(Image& image) const {
-    if (!fit) return;
     for (int64_t lane = 0; lane < streams.lanes; ++lane) {
       for (int c = 0; c < classes; ++c) {
         const int cycles = std::min(streams.length, 32 * class_words(c)), step = class_stride(c);
@@ -189,7 +188,6 @@ struct ClassTables {
     }
   }
   void point(const char* base, LengthTables& t) const {
-    if (!fit) return;
     for (int c = 0; c < classes; ++c) {
       t.ranked[c] = reinterpret_cast<const uint32_t*>(base + ranked[c]);
     }
@@ -222,23 +220,28 @@ struct ClassTables {
   }
 };
 
+DeviceClasses upload_classes(const StreamSet& streams) {
+  Image image;
+  const ClassTables tables(image, streams);
+  DeviceClasses device;
+  if (!tables.fit) return device;
+  tables.fill(image);
+  device.storage = upload_image(image);
+  device.size = image.size();
+  tables.point(static_cast<const char*>(device.storage.get()), device.tables);
+  return device;
+}
+
 DeviceRanks upload_ranks(const StreamSet& streams) {
   Image image;
   const int least = (streams.length + 31) / 32, padded = words_for(streams.length);
-  const int words = padded <= kMostClassWords ? padded : least;
-  const Sequences a(image, streams, words);
-  const ClassTables by_class(image, streams);
+  const Sequences a(image, streams, padded <= kMostClassWords ? padded : least);
   a.fill(image, [&](int64_t lane) { return streams.a_lane(lane); });
-  by_class.fill(image);
   DeviceRanks device;
   device.storage = upload_image(image);
   device.size = image.size();
   CycleTables& t = device.tables;
-  const char* base = static_cast<const char*>(device.storage.get());
-  a.point(base, t, t.values, t.bits);
-  if (t.bits) by_class.point(base, device.by_class);
-  device.by_class.cycles = t.bits;
-  device.by_class.cycle_words = words;
+  a.point(static_cast<const char*>(device.storage.get()), t, t.values, t.bits);
   return device;
 }
 
@@ -331,6 +334,10 @@ std::shared_ptr<const DeviceStreams> device_streams(const StreamSpec& spec) {
 
 std::shared_ptr<const DeviceRanks> device_ranks(const StreamSpec& spec) {
   return on_device("cuda-ranks:", spec, upload_ranks);
+}
+
+std::shared_ptr<const DeviceClasses> device_classes(const StreamSpec& spec) {
+  return on_device("cuda-classes:", spec, upload_classes);
 }
 
 }  // namespace scmp::cuda

@@ -16,12 +16,20 @@ struct DeviceStreams {
   size_t bytes() const { return size; }
 };
 
-/// The sequences of both operands for streams of any length up to the set's.
+/// The sequences of operand a for streams of any length.
 struct DeviceRanks {
   std::shared_ptr<void> storage;
   size_t size = 0;
   CycleTables tables;
-  LengthTables by_class;
+  size_t bytes() const { return size; }
+};
+
+/// What exchanged operands need where rows have lengths of their own; no tables where they would be
+/// too large.
+struct DeviceClasses {
+  std::shared_ptr<void> storage;
+  size_t size = 0;
+  LengthTables tables;
   size_t bytes() const { return size; }
 };
 
@@ -33,5 +41,6 @@ bool capturing();
 /// what a capture touched stays alive for good.
 std::shared_ptr<const DeviceStreams> device_streams(const StreamSpec& spec);
 std::shared_ptr<const DeviceRanks> device_ranks(const StreamSpec& spec);
+std::shared_ptr<const DeviceClasses> device_classes(const StreamSpec& spec);
 
 }  // namespace scmp::cuda

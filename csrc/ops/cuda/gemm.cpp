@@ -130,8 +130,7 @@ void run_b1(GemmProblem& p, const B1Kernel& kernel, const at::Tensor& like,
 
 bool better_transposed(const GemmProblem& p) {
   const DeviceLimits device = current_device_limits();
-  const bool tables =
-      p.sorted.order ? p.sorted.tables.ranked[0] != nullptr : p.tables.a_bits != nullptr;
+  const bool tables = p.sorted.order || p.tables.a_bits;
   if (!tables || p.n > p.m - p.m / 4 || !transposes(p, device)) return false;
   if (p.chunks == 1) return true;
   // Exchanged, chunks are not spread over blocks (see run_b1).

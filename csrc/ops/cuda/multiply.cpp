@@ -12,11 +12,6 @@
 namespace scmp::cuda {
 namespace {
 
-// The kernels read pairs and more at once: a view into the middle of another tensor is copied.
-at::Tensor aligned(const at::Tensor& x) {
-  return reinterpret_cast<uintptr_t>(x.const_data_ptr()) % 16 == 0 ? x : x.clone();
-}
-
 // The output of a product; with image_rows as images, (images, columns, positions).
 at::Tensor output_for(const at::Tensor& a, int64_t columns, int64_t image_rows) {
   if (image_rows == 0) return make_output(a, columns, /*zeroed=*/false);
@@ -24,6 +19,10 @@ at::Tensor output_for(const at::Tensor& a, int64_t columns, int64_t image_rows) 
 }
 
 }  // namespace
+
+at::Tensor aligned(const at::Tensor& x) {
+  return reinterpret_cast<uintptr_t>(x.const_data_ptr()) % 16 == 0 ? x : x.clone();
+}
 
 at::Tensor multiply(const at::Tensor& a, const at::Tensor& b, const MatmulArgs& args,
                     const MatmulKnobs& knobs, const Window& window, int64_t image_rows) {

@@ -5,6 +5,9 @@
 
 namespace scmp::cuda {
 
+/// The kernels read pairs and more at once: a view into the middle of another tensor is copied.
+at::Tensor aligned(const at::Tensor& x);
+
 /// a @ b.T as sc_matmul computes it; knobs are checked for both. With a window, a's memory is the
 /// convolution's input and its shape that of the lowered rows; with image_rows, positions of an
 /// image, a 2D output may come as (images, columns, positions) instead of (rows, columns).

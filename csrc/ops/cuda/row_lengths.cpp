@@ -1,6 +1,8 @@
-// Shorter streams are prefixes of longer ones, so the gemm kernels run as for the longest: only the
-// cycles that a's codes enable, and each row's c, differ. On a grid where a full sequence is
-// another one than the shorter, and both may occur, every position comes twice.
+// Shorter streams are prefixes of longer ones, so any gemm kernel runs as for the longest: only the
+// cycles that a's codes enable, and each row's c, differ. wgmma_b1 sorts the rows, multiplies every
+// block of them at the length that it needs, and exchanges the operands where a is the smaller one.
+// On a grid where a full sequence is another one than the shorter, and both may occur, every
+// position comes twice.
 #include "ops/cuda/row_lengths.h"
 
 #include <ATen/cuda/CUDAContext.h>
@@ -9,6 +11,7 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -23,6 +26,8 @@
 
 namespace scmp::cuda {
 namespace {
+
+constexpr int64_t kMostClassBytes = int64_t{1} << 30;  // of b's copies, one for every class
 
 // int32 of the call's lengths on the device; values out of range stay out of it.
 at::Tensor device_lengths(const LengthArgs& lengths, int64_t longest) {
@@ -85,7 +90,7 @@ struct SortedParts {
   }
 };
 
-SortedRows sorted_rows(const RowLengthArgs& args, const LengthTables& tables) {
+SortedRows sorted_rows(const RowLengthArgs& args, const LengthTables& tables = {}) {
   SortedRows sorted;
   sorted.order = args.row_order;
   sorted.words = args.row_words;
@@ -94,6 +99,8 @@ SortedRows sorted_rows(const RowLengthArgs& args, const LengthTables& tables) {
   sorted.length_per_chunk = args.length_per_chunk;
   sorted.longest = args.longest;
   sorted.tables = tables;
+  sorted.tables.cycles = args.tables.bits;
+  sorted.tables.cycle_words = args.tables.words;
   return sorted;
 }
 
@@ -172,15 +179,26 @@ RowLengthArgs row_length_args(const QuantizeArgs& operand, const at::Tensor& len
   return args;
 }
 
-// Whether rows are sorted, and then whether the operands are exchanged; `problem` has no pointers
-// yet.
-std::pair<bool, bool> sorted_and_exchanged(GemmProblem problem, const LengthTables& tables) {
-  const int32_t some_order = 0;
-  problem.sorted.order = &some_order;
-  problem.sorted.tables = tables;
-  const bool sorted = choose_kernel(problem, current_device_limits()) == Kernel::wgmma_b1;
-  return {sorted, sorted && better_transposed(problem)};
-}
+// How a problem, which has no pointers yet, runs: whether rows are sorted, and with the operands
+// exchanged, whose tables are then there.
+struct ByRowPlan {
+  bool sorted = false;
+  std::shared_ptr<const DeviceClasses> exchanged;
+
+  ByRowPlan(GemmProblem problem, const MatmulPlan& plan, const RowLengthArgs& args) {
+    const int32_t some_order = 0;
+    problem.sorted.order = &some_order;
+    sorted = choose_kernel(problem, current_device_limits()) == Kernel::wgmma_b1;
+    const int64_t copies = class_of_words(problem.tables.words) + 1;
+    const int64_t bytes = copies * sorted_places(problem.m, plan).size(problem.batches) * 2;
+    if (!sorted || args.full || !args.tables.bits || bytes > kMostClassBytes ||
+        !better_transposed(problem)) {
+      return;
+    }
+    auto tables = device_classes(plan.streams);
+    if (tables->tables.ranked[0]) exchanged = std::move(tables);
+  }
+};
 
 }  // namespace
 
@@ -211,9 +229,9 @@ at::Tensor multiply_by_row(const at::Tensor& a, const Prepared& b, const Quantiz
     GemmProblem problem =
         make_problem(staged_a, OperandB(b), knobs, gemm_plan, streams->tables, to);
     args.qmax_squared = problem.dequantizer.qmax_squared;
-    const auto [sorted, would_exchange] = sorted_and_exchanged(problem, ranks->by_class);
-    const bool exchanged = would_exchange && !both;
-    if (exchanged) {
+    const ByRowPlan how(problem, gemm_plan, args);
+    const bool sorted = how.sorted;
+    if (how.exchanged) {
       operand = column_args(a, plan.a_grouping, knobs, plan);
       args.block_rows = kTileColumns;
     }
@@ -226,8 +244,8 @@ at::Tensor multiply_by_row(const at::Tensor& a, const Prepared& b, const Quantiz
     const OperandParts parts(workspace, operand);
     std::optional<ClassesOfB> classes;
     size_t cycles = 0;
-    if (exchanged) {
-      classes.emplace(workspace, b, knobs, plan, streams->tables, ranks->by_class);
+    if (how.exchanged) {
+      classes.emplace(workspace, b, knobs, plan, streams->tables, how.exchanged->tables);
     } else {
       const StageLayout& l = args.layout;
       const int64_t staged = sorted ? sorted_places(args.rows, gemm_plan).size(args.batches)
@@ -239,12 +257,13 @@ at::Tensor multiply_by_row(const at::Tensor& a, const Prepared& b, const Quantiz
     sorted_parts.point(workspace, sorted, args);
     keys.quantize(workspace, operands, count);
     if (sorted) sort_rows(args, stream);
-    if (exchanged) {
+    if (how.exchanged) {
       const QuantizeArgs staged_b = classes->stage(workspace, args.row_needs, stream);
       problem = make_problem(staged_b, OperandB(operand), knobs, plan, streams->tables, to);
       problem.transposed = true;
-      problem.sorted = sorted_rows(args, ranks->by_class);
+      problem.sorted = sorted_rows(args, how.exchanged->tables);
       problem.sorted.class_stride = classes->args.class_stride;
+      problem.sorted.staging_in_front = true;
       problem.dequantizer.row_c = args.row_c;
       return run_gemm(problem, a, {});
     }
@@ -260,7 +279,7 @@ at::Tensor multiply_by_row(const at::Tensor& a, const Prepared& b, const Quantiz
     problem.dequantizer.a_scale = operand.scales;
     problem.dequantizer.row_c = args.row_c;
     problem.damaged = damaged.mutable_data_ptr<uint8_t>();
-    if (sorted) problem.sorted = sorted_rows(args, ranks->by_class);
+    if (sorted) problem.sorted = sorted_rows(args);
     run_gemm(problem, a, {});
   });
   return out;

@@ -56,8 +56,9 @@ std::vector<at::Tensor> prepare_cuda(const at::Tensor& b, const MatmulArgs& args
 }
 
 at::Tensor expand_prepared_cuda(at::TensorList b, c10::string_view spec) {
-  const PreparedCall call = check_prepared_b("sc_matmul", b, {spec, 1, {}});
+  PreparedCall call = check_prepared_b("sc_matmul", b, {spec, 1, {}});
   const c10::cuda::CUDAGuard guard(call.b.codes.device());
+  call.b.codes = aligned(call.b.codes);
   return call.b.codes.numel() == 0 ? at::empty({0}, call.b.codes.options().dtype(at::kByte))
                                    : expand(call.b, call.knobs);
 }

@@ -35,7 +35,7 @@ struct StageLayout {
 /// Where a position of a stage lies within its row: groups of eight change places from row to row,
 /// so that eight rows' reads of the same group touch all banks of shared memory.
 SCMP_DEVICE_CALLABLE constexpr int staged_position(int row, int position, int positions) {
-  return position ^ (row * (positions >> 3) & (positions - 8));
+  return position ^ ((row & 7) * (positions >> 3) & (positions - 8));
 }
 
 /// Where operand a is a convolution's lowered input, which nobody stores: its rows are output
@@ -99,7 +99,8 @@ struct QuantizeArgs {
 /// Fills range_keys of every operand whose range_from is `keys`. One launch.
 void find_ranges(const QuantizeArgs* operands, int count, cudaStream_t stream);
 
-/// Levels, codes, scales and sums of one or two operands. One launch.
+/// Levels, codes, scales and sums of one or two operands. One launch; two where the first of two is
+/// a convolution's window.
 void quantize(const QuantizeArgs* operands, int count, cudaStream_t stream);
 
 }  // namespace scmp::cuda

@@ -28,7 +28,8 @@ __device__ inline int operand_of_block(const AnyOperands& operands, int64_t& blo
 }
 
 __device__ inline void clear(const QuantizeArgs& q, int64_t block, int64_t blocks) {
-  for (int64_t i = block * kThreads + threadIdx.x; i < q.cleared_bytes; i += blocks * kThreads) {
+  for (int64_t i = block * blockDim.x + threadIdx.x; i < q.cleared_bytes;
+       i += blocks * blockDim.x) {
     q.cleared[i] = 0;
   }
 }

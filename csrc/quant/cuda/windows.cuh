@@ -251,15 +251,19 @@ inline bool usual_windows(const QuantizeArgs& q) {
          column_bytes(q) <= most_table_bytes();
 }
 
-inline Gather gather_of(const QuantizeArgs& q) {
+// The same of kept values.
+inline int64_t value_bytes(const QuantizeArgs& q) {
   const int64_t columns = (q.chunk + kWindowColumns - 1) / kWindowColumns * kWindowColumns;
-  const int64_t bytes = columns * kValuePitch * static_cast<int64_t>(sizeof(float));
-  if (column_bytes(q) + bytes > kValueBytes) return Gather::again;
+  return columns * kValuePitch * static_cast<int64_t>(sizeof(float));
+}
+
+inline Gather gather_of(const QuantizeArgs& q) {
+  if (column_bytes(q) + value_bytes(q) > kValueBytes) return Gather::again;
   const Window& w = q.window;
   const bool channels_near =
       w.channel_stride < w.x_stride && q.chunks == 1 && q.source.dim / w.taps >= kLeastChannels;
   if (channels_near) return Gather::by_channel;
-  return columns < kLeastColumns ? Gather::again : Gather::by_position;
+  return q.chunk < kLeastColumns ? Gather::again : Gather::by_position;
 }
 
 // `beside`: the kernel in front of it, which it does not need, started after all that it reads was
@@ -271,8 +275,7 @@ inline void quantize_windows(const QuantizeArgs& q, bool beside, cudaStream_t st
           "output positions times chunks must be at most ", kMostSegments, " on CUDA");
   if (blocks == 0) return;
   const Gather gather = gather_of(q);
-  const int64_t values =
-      gather == Gather::again ? 0 : (q.chunk + kWindowColumns) * kValuePitch * sizeof(float);
+  const int64_t values = gather == Gather::again ? 0 : value_bytes(q);
   const auto bytes = static_cast<int>(column_bytes(q) + values);
   const bool plain =
       q.output == Output::staged_cycles && q.layout.positions >= kWindowColumns && !q.cycles;

@@ -189,7 +189,8 @@ struct StageWriter {
   using P = Pattern<kWords>;
   using Order = LaneOrder<kWords>;
   static constexpr int kLaneWords = Order::kLaneWords;
-  static_assert(!kSplit || 4 % kLaneWords == 0, "a pair of steps has parts of patterns");
+  static_assert(!kSplit || (4 % kLaneWords == 0 && kOrder == BOrder::pieces),
+                "a pair of steps has parts of patterns");
   static constexpr int kOwnPairs = kSplit ? 1 : P::kPairs;
   static constexpr int kLanePositions = 4 / kLaneWords;  // of a lane in a pair, where all are whole
   static constexpr int kCodes = kSplit ? P::kPositions / P::kPairs : P::kPositions;
@@ -199,7 +200,6 @@ struct StageWriter {
   /// The position of the i-th of the codes.
   __device__ __forceinline__ static int position(int i) {
     if (!kSplit) return i;
-    if (kOrder == BOrder::lanes) return first_pair() * kCodes + i;
     return Order::position(i / kLanePositions, first_pair() * kLanePositions + i % kLanePositions);
   }
 

@@ -60,6 +60,17 @@ __host__ __device__ inline int64_t units_per_chunk(const GemmProblem& p) {
   return (p.chunk + kUnitPositions - 1) / kUnitPositions;
 }
 
+/// Stages of a write, of so many units of a chunk from `first` on: those behind the chunk's end are
+/// left out.
+template <int kWords>
+__device__ __forceinline__ int stages_of_units(const GemmProblem& p, int64_t chunk, int64_t first,
+                                               int64_t units) {
+  const int64_t positions =
+      min(units * kUnitPositions, chunk_columns(p, chunk) - first * kUnitPositions);
+  return static_cast<int>((positions + Pattern<kWords>::kPositions - 1) /
+                          Pattern<kWords>::kPositions);
+}
+
 /// The length class of the block of sorted rows (or tile of sorted columns) that `first` begins.
 __device__ __forceinline__ int class_at(const GemmProblem& p, int64_t batch, int64_t first,
                                         int64_t chunk) {
@@ -135,6 +146,7 @@ struct UnitExpander {
 #pragma unroll
     for (int stage = 0; stage < Unit<kWords>::kStages; ++stage) {
       const int first = stage * Pattern<kWords>::kPositions;
+      if (first >= at.positions) break;
       StageWriter<kWords, true, BOrder::pieces>::template write<kOnesAreCodes>(
           table, rows, first, codes.two, first, checked, min(p.tables.length, 32 * kWords),
           out + stage * BStage<kWords>::kBytes);
@@ -148,8 +160,9 @@ struct UnitExpander {
     const int given = s.lengths[s.length_per_chunk ? a_row * p.chunks + at.chunk : a_row];
     const int length = given < 0 || given > s.longest ? 0 : given;
     const int whole = length / 32, rest = length % 32;
-    using Count = std::conditional_t<(kMost > 4), uint16_t, uint8_t>;
-    constexpr int kMarks = kMost > 4 ? kWideMarks : kNarrowMarks;
+    constexpr bool kWide = wide_counts(kMost);
+    using Count = std::conditional_t<kWide, uint16_t, uint8_t>;
+    constexpr int kMarks = kWide ? kWideMarks : kNarrowMarks;
     const auto* counts =
         reinterpret_cast<const Count*>(tables.a_counts.entries) + max(whole - 1, 0);
     const uint32_t exists = whole > 0 ? ~0u : 0u, partly = thermometer(rest, 0);

@@ -369,7 +369,7 @@ template <int kRowFragments>
 __device__ inline void write_sorted_columns(const GemmProblem& p, const TileAt& at, int64_t chunk,
                                             int64_t slot, const Fragments<kRowFragments>& f) {
   static_assert(kRowFragments == 1);
-  const bool adds = p.dequantizer.kind == Epilogue::chunk_own_c && chunk > 0;
+  const bool adds = p.dequantizer.kind == Epilogue::chunk_own_c;
   const SortedColumns columns(p, at, chunk);
   float a_scale[2] = {};
   bool exists[2] = {};
@@ -399,7 +399,7 @@ __device__ inline void write_sorted_columns(const GemmProblem& p, const TileAt& 
           sums[from + 8 * r] = sum;
           continue;
         }
-        const float before = adds ? y[8 * r] : 0.0f;
+        const float before = adds && chunk > 0 ? y[8 * r] : 0.0f;
         const float value = scaled_value(static_cast<float>(sum), c, a_scale[r], scale);
         // A length of 0 adds nothing, whatever the scales.
         y[8 * r] = c == 0.0f ? before : adds ? f32_add(before, value) : value;
