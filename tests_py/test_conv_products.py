@@ -60,6 +60,9 @@ CASES = {
     "long streams": ((1, 5, 7, 7), (6, 5, 3, 3), {"padding": 1}, {"sc_prec": 11}),
     "short streams": ((1, 20, 9, 9), (6, 20, 3, 3), {}, {"stoc_len": 20, "rng_levels": 37}),
     "depthwise 7x7": ((2, 6, 15, 11), (6, 1, 7, 7), {"padding": 3, "groups": 6}, {}),
+    "depthwise, more channels": (
+        (2, 37, 15, 11), (37, 1, 3, 3), {"padding": 1, "groups": 37}, {},
+    ),
     "depthwise, dilated": (
         (2, 6, 15, 11), (6, 1, 3, 3), {"padding": 2, "dilation": 2, "groups": 6}, {},
     ),

@@ -9,44 +9,44 @@ constexpr int kSide = 32;  // of a square tile
 constexpr int kRows = 8;   // that a block moves at a time
 
 __global__ void __launch_bounds__(kSide* kRows)
-    transpose_kernel(const float* __restrict__ from, float* __restrict__ to, int64_t positions,
-                     int64_t channels, unsigned position_tiles, unsigned channel_tiles) {
+    transpose_kernel(const float* __restrict__ from, float* __restrict__ to, int64_t rows,
+                     int64_t columns, unsigned row_tiles, unsigned column_tiles) {
   __shared__ float tile[kSide][kSide + 1];
-  const unsigned channel_tile = blockIdx.x % channel_tiles, rest = blockIdx.x / channel_tiles;
-  const int64_t image = rest / position_tiles;
-  const int64_t position = int64_t{rest % position_tiles} * kSide;
-  const int64_t channel = int64_t{channel_tile} * kSide;
+  const unsigned column_tile = blockIdx.x % column_tiles, rest = blockIdx.x / column_tiles;
+  const int64_t matrix = rest / row_tiles;
+  const int64_t row = int64_t{rest % row_tiles} * kSide;
+  const int64_t column = int64_t{column_tile} * kSide;
   const int x = threadIdx.x % kSide, y = threadIdx.x / kSide;
-  const float* source = from + image * positions * channels;
-  float* target = to + image * positions * channels;
+  const float* source = from + matrix * rows * columns;
+  float* target = to + matrix * rows * columns;
 #pragma unroll
   for (int i = 0; i < kSide; i += kRows) {
-    if (position + y + i < positions && channel + x < channels) {
-      tile[y + i][x] = source[(position + y + i) * channels + channel + x];
+    if (row + y + i < rows && column + x < columns) {
+      tile[y + i][x] = source[(row + y + i) * columns + column + x];
     }
   }
   __syncthreads();
 #pragma unroll
   for (int i = 0; i < kSide; i += kRows) {
-    if (channel + y + i < channels && position + x < positions) {
-      target[(channel + y + i) * positions + position + x] = tile[x][y + i];
+    if (column + y + i < columns && row + x < rows) {
+      target[(column + y + i) * rows + row + x] = tile[x][y + i];
     }
   }
 }
 
 }  // namespace
 
-void positions_last(const float* from, float* to, int64_t images, int64_t positions,
-                    int64_t channels, cudaStream_t stream) {
-  const int64_t position_tiles = (positions + kSide - 1) / kSide;
-  const int64_t channel_tiles = (channels + kSide - 1) / kSide;
-  const int64_t blocks = images * position_tiles * channel_tiles;
+void transpose(const float* from, float* to, int64_t matrices, int64_t rows, int64_t columns,
+               cudaStream_t stream) {
+  const int64_t row_tiles = (rows + kSide - 1) / kSide;
+  const int64_t column_tiles = (columns + kSide - 1) / kSide;
+  const int64_t blocks = matrices * row_tiles * column_tiles;
   require(blocks < (int64_t{1} << 31), "the output has too many elements for CUDA: ", blocks,
           " tiles of them");
   if (blocks == 0) return;
   transpose_kernel<<<static_cast<unsigned>(blocks), kSide * kRows, 0, stream>>>(
-      from, to, positions, channels, static_cast<unsigned>(position_tiles),
-      static_cast<unsigned>(channel_tiles));
+      from, to, rows, columns, static_cast<unsigned>(row_tiles),
+      static_cast<unsigned>(column_tiles));
 }
 
 }  // namespace scmp::cuda

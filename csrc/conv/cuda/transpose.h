@@ -1,4 +1,4 @@
-// The product's order to that of images with channels first.
+// Matrices transposed: images between channels first and last.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -7,8 +7,8 @@
 
 namespace scmp::cuda {
 
-/// (images, positions, channels) to (images, channels, positions), both contiguous. One launch.
-void positions_last(const float* from, float* to, int64_t images, int64_t positions,
-                    int64_t channels, cudaStream_t stream);
+/// (matrices, rows, columns) to (matrices, columns, rows), both contiguous. One launch.
+void transpose(const float* from, float* to, int64_t matrices, int64_t rows, int64_t columns,
+               cudaStream_t stream);
 
 }  // namespace scmp::cuda

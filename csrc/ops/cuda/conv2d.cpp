@@ -17,6 +17,7 @@ namespace {
 
 constexpr const char* kOp = "sc_conv2d";
 constexpr int64_t kMostSize = int64_t{1} << 30;  // of what a window counts in 32 bits
+constexpr int64_t kMostTurned = int64_t{60} << 20, kLeastTurned = 8;  // bytes; channels
 
 // The sizes of one call.
 struct Sizes {
@@ -97,8 +98,8 @@ at::Tensor to_images(at::Tensor y, const at::Tensor& x, const Geometry& g, const
     const at::Tensor images =
         at::empty({sizes.images, out, sizes.height, sizes.width}, y.options());
     with_value_errors(kOp, [&] {
-      positions_last(y.const_data_ptr<float>(), images.mutable_data_ptr<float>(), sizes.images,
-                     sizes.positions(), out, at::cuda::getCurrentCUDAStream());
+      transpose(y.const_data_ptr<float>(), images.mutable_data_ptr<float>(), sizes.images,
+                sizes.positions(), out, at::cuda::getCurrentCUDAStream());
     });
     C10_CUDA_KERNEL_LAUNCH_CHECK();
     return images;
@@ -107,20 +108,50 @@ at::Tensor to_images(at::Tensor y, const at::Tensor& x, const Geometry& g, const
   return as_images(y.reshape({sizes.images, sizes.positions(), out}), x, sizes.height, sizes.width);
 }
 
+// Whether the depthwise kernel, whose neighbours are positions, is faster on copies with channels
+// first: dense float32 in channels_last, the copies of input and output within kMostTurned.
+bool better_turned(const at::Tensor& x, const Sizes& sizes) {
+  const int64_t elements = x.numel() + sizes.images * x.size(1) * sizes.positions();
+  return x.scalar_type() == at::kFloat && !channels_first(x) && x.size(1) >= kLeastTurned &&
+         x.is_contiguous(x.suggest_memory_format()) &&
+         elements * static_cast<int64_t>(sizeof(float)) <= kMostTurned;
+}
+
+// x's values (float32, images, channels and positions of any sizes) in the other format.
+at::Tensor turned(const at::Tensor& x, at::MemoryFormat format) {
+  at::Tensor out = at::empty(x.sizes(), x.options(), format);
+  const int64_t channels = x.size(1), positions = x.size(2) * x.size(3);
+  const bool last = format == at::MemoryFormat::ChannelsLast;
+  transpose(x.const_data_ptr<float>(), out.mutable_data_ptr<float>(), x.size(0),
+            last ? channels : positions, last ? positions : channels,
+            at::cuda::getCurrentCUDAStream());
+  C10_CUDA_KERNEL_LAUNCH_CHECK();
+  return out;
+}
+
 // The depthwise kernel's output; undefined where that kernel cannot do it. Weights are prepared, or
 // quantized by it.
-at::Tensor run_depthwise(const at::Tensor& x, const at::Tensor& rows, const at::Tensor& weight,
-                         const Prepared* prepared, const MatmulKnobs& knobs, const Window& window,
-                         const Sizes& sizes) {
+at::Tensor run_depthwise(const at::Tensor& given, const Geometry& g, const at::Tensor& weight,
+                         const Prepared* prepared, const MatmulKnobs& knobs, const Sizes& sizes) {
   const MatmulPlan plan = plan_sc_matmul(knobs, sizes.columns);
   const auto streams = device_streams(plan.streams);
+  at::Tensor x = given;
   DepthwiseArgs args;
-  args.a = a_args(rows, knobs, plan, streams->tables, window);
+  const auto set_input = [&] {
+    args.a = a_args(rows_of(x, g, sizes), knobs, plan, streams->tables, window_of(x, g, sizes));
+  };
+  set_input();
   if (!prepared) args.b = column_args(weight, plan.b_grouping, knobs, plan);
   const OperandB b = prepared ? OperandB(*prepared) : OperandB(args.b);
   args.gemm = make_problem(args.a, b, knobs, plan, streams->tables, nullptr);
   args.images = sizes.images;
   if (!depthwise_fits(args)) return {};
+  const bool turns = better_turned(x, sizes);
+  if (turns) {
+    x = turned(x, at::MemoryFormat::Contiguous);
+    set_input();
+    args.gemm = make_problem(args.a, b, knobs, plan, streams->tables, nullptr);
+  }
   const at::Tensor out = at::empty({sizes.images, x.size(1), sizes.height, sizes.width},
                                    x.options().dtype(at::kFloat), x.suggest_memory_format());
   args.out = out.mutable_data_ptr<float>();
@@ -129,7 +160,7 @@ at::Tensor run_depthwise(const at::Tensor& x, const at::Tensor& rows, const at::
   args.position_stride = out.stride(3);  // rows of positions follow each other in both formats
   depthwise_conv2d(args, at::cuda::getCurrentCUDAStream());
   C10_CUDA_KERNEL_LAUNCH_CHECK();
-  return out;
+  return turns ? turned(out, at::MemoryFormat::ChannelsLast) : out;
 }
 
 // With groups: products that one batched product gives. Lengths of another form than one by row
@@ -168,7 +199,7 @@ at::Tensor conv2d_products_cuda(const at::Tensor& x, const at::Tensor& weight, c
   const MatmulKnobs knobs = check_sc_matmul("sc_matmul", a, b, args);
   if (depthwise(g, x.size(1), weight.size(0)) && !knobs.unipolar && !knobs.by_row) {
     const c10::cuda::CUDAGuard guard(x.device());
-    const at::Tensor out = run_depthwise(x, a, b, nullptr, knobs, window, sizes);
+    const at::Tensor out = run_depthwise(x, g, b, nullptr, knobs, sizes);
     if (out.defined()) return out;
   }
   return to_images(multiply(a, b, args, knobs, window, image_rows(x, g, sizes)), x, g, sizes);
@@ -190,7 +221,7 @@ at::Tensor conv2d_products_prepared_cuda(const at::Tensor& x, at::TensorList wei
   if (depthwise(g, x.size(1), g.groups * sizes.out_group) && !call.knobs.unipolar &&
       !call.knobs.by_row && !call.knobs.sync_checks) {
     const c10::cuda::CUDAGuard guard(x.device());
-    const at::Tensor out = run_depthwise(x, a, {}, &call.b, call.knobs, window, sizes);
+    const at::Tensor out = run_depthwise(x, g, {}, &call.b, call.knobs, sizes);
     if (out.defined()) return out;
   }
   return to_images(multiply_prepared(a, call, args, window, image_rows(x, g, sizes)), x, g, sizes);
