@@ -163,6 +163,18 @@ struct Consumer {
   }
 };
 
+// Fetches a stage of b and of a's rows to the ring's next place.
+template <typename StageRing>
+__device__ __forceinline__ void fetch_stage(StageRing& ring, const uint8_t* b, uint32_t b_bytes,
+                                            const int16_t* a, uint32_t a_bytes) {
+  const uint32_t full = ring.full + 8 * ring.slot, to = ring.stage();
+  ring.wait_empty();
+  mbarrier_expect(full, b_bytes + a_bytes);
+  bulk_copy(to, b, b_bytes, full);
+  bulk_copy(to + b_bytes, a, a_bytes, full);
+  ring.advance();
+}
+
 // One thread fetches the stages of an item.
 template <int kWords, Rows kKind>
 __device__ void produce(const GemmProblem& p, const Item& item, int rows, const uint8_t* workspace,
@@ -177,12 +189,7 @@ __device__ void produce(const GemmProblem& p, const Item& item, int rows, const 
     const int16_t* a =
         p.a_cycles +
         ((item.batch * l.stages + stage) * l.rows_padded + item.first_row) * P::kPositions;
-    const uint32_t full = ring.full + 8 * ring.slot, to = ring.stage();
-    ring.wait_empty();
-    mbarrier_expect(full, kB + a_bytes);
-    bulk_copy(to, b + stage * kB, kB, full);
-    bulk_copy(to + kB, a, a_bytes, full);
-    ring.advance();
+    fetch_stage(ring, b + stage * kB, kB, a, a_bytes);
   }
 }
 

@@ -99,12 +99,7 @@ __device__ void produce_sorted(const GemmProblem& p, const Item& item, const uin
       const int stages = stages_of_units<kWords>(p, chunk, unit, item.k.per_write);
       for (int i = 0; i < stages; ++i) {
         const int of_unit = i % Unit<kWords>::kStages;
-        const uint32_t full = ring.full + 8 * ring.slot, to = ring.stage();
-        ring.wait_empty();
-        mbarrier_expect(full, kB + a_bytes);
-        bulk_copy(to, from + of_unit * kB, kB, full);
-        bulk_copy(to + kB, a, a_bytes, full);
-        ring.advance();
+        fetch_stage(ring, from + of_unit * kB, kB, a, a_bytes);
         a += rows * kPositions;
         if (of_unit + 1 == Unit<kWords>::kStages) from += kBytes;
       }

@@ -170,19 +170,37 @@ GemmProblem make_exchanged_problem(const QuantizeArgs& staged_b, const QuantizeA
   return p;
 }
 
+QuantizedB quantized_b(const Prepared& b, const MatmulKnobs& knobs, const MatmulPlan& plan,
+                       const DeviceTables& tables) {
+  QuantizedB args;
+  args.batches = b.codes.dim() == 3 ? b.codes.size(0) : 1;
+  args.rows = b.codes.size(-2);
+  args.columns = b.codes.size(-1);
+  args.chunk = plan.chunk;
+  args.chunks = plan.chunks;
+  args.codes = b.codes.const_data_ptr<int16_t>();
+  args.scales = b.scales.const_data_ptr<float>();
+  args.levels = knobs.levels;
+  args.lane_of = tables.lane_of;
+  args.lanes = tables.lanes;
+  return args;
+}
+
+QuantizeArgs as_cycles(const QuantizedB& b, const StageLayout& layout) {
+  QuantizeArgs args;
+  args.source.batches = b.batches;
+  args.source.rows = b.rows;
+  args.source.dim = b.columns;
+  args.layout = layout;
+  args.codes = b.staged;
+  args.scales = b.row_scales;
+  return args;
+}
+
 StagedB::StagedB(Workspace& workspace, const Prepared& b, const MatmulKnobs& knobs,
                  const MatmulPlan& plan, const DeviceTables& tables) {
-  args_.batches = b.codes.dim() == 3 ? b.codes.size(0) : 1;
-  args_.rows = b.codes.size(-2);
-  args_.columns = b.codes.size(-1);
-  args_.chunk = plan.chunk;
-  args_.chunks = plan.chunks;
-  args_.codes = b.codes.const_data_ptr<int16_t>();
-  args_.scales = b.scales.const_data_ptr<float>();
-  args_.levels = knobs.levels;
+  static_cast<QuantizedB&>(args_) = quantized_b(b, knobs, plan, tables);
   args_.cycles = cycles_of_b(tables);
-  args_.lane_of = tables.lane_of;
-  args_.lanes = tables.lanes;
   args_.layout = stage_layout(args_.rows, plan, mma_b1_positions(tables.words));
   const StageLayout& l = args_.layout;
   codes_ =
@@ -195,14 +213,7 @@ QuantizeArgs StagedB::stage(const Workspace& workspace) {
   args_.row_scales = workspace.at<float>(scales_);
   stage_codes(args_, at::cuda::getCurrentCUDAStream());
   C10_CUDA_KERNEL_LAUNCH_CHECK();
-  QuantizeArgs b;
-  b.source.batches = args_.batches;
-  b.source.rows = args_.rows;
-  b.source.dim = args_.columns;
-  b.layout = args_.layout;
-  b.codes = args_.staged;
-  b.scales = args_.row_scales;
-  return b;
+  return as_cycles(args_, args_.layout);
 }
 
 UnquantizedB unquantized_b(const at::Tensor& b, const MatmulKnobs& knobs,

@@ -61,6 +61,12 @@ GemmProblem make_exchanged_problem(const QuantizeArgs& staged_b, const QuantizeA
                                    const MatmulKnobs& knobs, const MatmulPlan& plan,
                                    const DeviceTables& tables, float* out);
 
+/// A quantized b for the kernels that stage it, without outputs; and what they made of it, as if b
+/// had been quantized as the operand whose cycles count.
+QuantizedB quantized_b(const Prepared& b, const MatmulKnobs& knobs, const MatmulPlan& plan,
+                       const DeviceTables& tables);
+QuantizeArgs as_cycles(const QuantizedB& b, const StageLayout& layout);
+
 /// A prepared b as the operand whose cycles count: where in the workspace its stages and scales
 /// lie, and the kernel that fills them.
 class StagedB {

@@ -115,16 +115,7 @@ struct ClassesOfB {
 
   ClassesOfB(Workspace& workspace, const Prepared& b, const MatmulKnobs& knobs,
              const MatmulPlan& plan, const DeviceTables& streams, const LengthTables& tables) {
-    args.batches = b.codes.dim() == 3 ? b.codes.size(0) : 1;
-    args.rows = b.codes.size(-2);
-    args.columns = b.codes.size(-1);
-    args.chunk = plan.chunk;
-    args.chunks = plan.chunks;
-    args.codes = b.codes.const_data_ptr<int16_t>();
-    args.scales = b.scales.const_data_ptr<float>();
-    args.levels = knobs.levels;
-    args.lane_of = streams.lane_of;
-    args.lanes = streams.lanes;
+    static_cast<QuantizedB&>(args) = quantized_b(b, knobs, plan, streams);
     args.tables = tables;
     args.places = sorted_places(args.rows, plan);
     args.class_stride = args.places.size(args.batches);
@@ -139,14 +130,9 @@ struct ClassesOfB {
     args.row_scales = workspace.at<float>(scales);
     stage_classes(args, current_device_limits().multiprocessors, stream);
     C10_CUDA_KERNEL_LAUNCH_CHECK();
-    QuantizeArgs b;
-    b.source.batches = args.batches;
-    b.source.rows = args.rows;
-    b.source.dim = args.columns;
-    b.layout.rows_padded = args.places.rows_padded;
-    b.codes = args.staged;
-    b.scales = args.row_scales;
-    return b;
+    StageLayout layout;
+    layout.rows_padded = args.places.rows_padded;
+    return as_cycles(args, layout);
   }
 };
 
