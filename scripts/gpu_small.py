@@ -89,22 +89,19 @@ def convolutions() -> None:
 
 
 def lengths_by_row() -> None:
-    """Rows, and rows by chunk, of different lengths on every kernel; the latter a also smaller."""
-    halved = {"halve_bipolar_stoc_len": True}
-    for n, m, d, chunk, knobs in (
-        (70, 33, 90, 0, {}),
-        (70, 33, 90, 16, halved),
-        (131, 200, 70, 0, {"stoc_len": 255}),
-        (131, 200, 70, 0, halved),
-        (131, 200, 70, 40, halved),
+    """Rows, and rows by chunk, of different lengths on every kernel, a larger or smaller than b."""
+    for n, m, d, chunk, most in (
+        (70, 33, 90, 0, 256),
+        (70, 33, 90, 16, 128),
+        (131, 200, 70, 0, 255),
+        (131, 200, 70, 0, 128),
+        (131, 200, 70, 40, 128),
     ):
-        knobs = dict(knobs)
-        most = knobs.pop("stoc_len", 128 if knobs else 256)
+        knobs = {"chunk_d": chunk, "halve_bipolar_stoc_len": most == 128}
         a, b = torch.randn(n, d), torch.randn(m, d)
         chunks = -(-d // chunk) if chunk else 1
         lengths = torch.arange(n * chunks).view(n, chunks) * 7 % (most + 1)
         lengths = lengths if chunk else lengths[:, 0].contiguous()
-        knobs["chunk_d"] = chunk
         expected = sc_matmul(a, b, stoc_len=lengths, **knobs)
         for kernel in ["auto", *_C.cuda_kernels()]:
             rows_taken = 5 if kernel == "few_rows" else len(a)

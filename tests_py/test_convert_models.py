@@ -177,14 +177,15 @@ def test_training_with_checkpoints():
     grads = []
     for recompute in (False, True):
         model, run = built("llama")
+        # Checkpointing turns the cache off, which lays keys out otherwise for torch's own products.
+        model.config.use_cache = False
         convert(model.requires_grad_(True).train(), SHORT)
         if recompute:
             model.gradient_checkpointing_enable({"use_reentrant": False})
         run(model).square().mean().backward()
         grads.append([p.grad for p in model.parameters()])
-    # torch's own float32 products may round otherwise where a buffer lies at another address.
     for one, other in zip(*grads, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-7)
+        assert_same_bits(one, other)
 
 
 def test_eager_attention_is_refused():

@@ -17,26 +17,27 @@ inline int64_t most_shared_memory() {
   return bytes;
 }
 
-/// Lets kKernel have `bytes` of dynamic shared memory on the current device, the same number at
-/// every call.
-template <auto kKernel>
-void allow_shared_memory(int bytes) {
-  once_per_device([bytes]() -> std::optional<bool> {
-    const cudaError_t status =
-        cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+/// Sets an attribute of kKernel on the current device, to the same value at every call.
+template <auto kKernel, cudaFuncAttribute kAttribute>
+void set_attribute(int value) {
+  once_per_device([value]() -> std::optional<bool> {
+    const cudaError_t status = cudaFuncSetAttribute(kKernel, kAttribute, value);
     return status == cudaSuccess ? std::optional<bool>(true) : std::nullopt;
   });
+}
+
+/// Lets kKernel have `bytes` of dynamic shared memory.
+template <auto kKernel>
+void allow_shared_memory(int bytes) {
+  set_attribute<kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize>(bytes);
 }
 
 /// Lets multiprocessors that run kKernel keep as much shared memory as they have, so that a kernel
 /// that needs much of it can join on them.
 template <auto kKernel>
 void leave_shared_memory() {
-  once_per_device([]() -> std::optional<bool> {
-    const cudaError_t status = cudaFuncSetAttribute(
-        kKernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
-    return status == cudaSuccess ? std::optional<bool>(true) : std::nullopt;
-  });
+  set_attribute<kKernel, cudaFuncAttributePreferredSharedMemoryCarveout>(
+      cudaSharedmemCarveoutMaxShared);
 }
 
 }  // namespace scmp::cuda

@@ -87,9 +87,9 @@ struct SignedOnes<true> {
 // A thread's part of a unit of 32 positions: kEach codes of a row.
 template <bool kAligned>
 struct Part {
-  uint32_t two[kEach / 2];  // codes
-  int chunk, first;         // position in the chunk
-  int exist;                // how many of the codes do: the others are 0
+  ColumnCodes<kEach> codes;
+  int chunk, first;  // position in the chunk
+  int exist;         // how many of the codes do: the others are 0
 
   /// Unit i of all the chunks of the row whose codes are given.
   __device__ __forceinline__ Part(const StageClassesArgs& args, const int16_t* row, bool row_exists,
@@ -104,16 +104,12 @@ struct Part {
     if constexpr (kAligned) {
       uint4 raw = make_uint4(0, 0, 0, 0);
       if (exist > 0) raw = __ldcs(reinterpret_cast<const uint4*>(from));
-      two[0] = raw.x;
-      two[1] = raw.y;
-      two[2] = raw.z;
-      two[3] = raw.w;
+      codes.two[0] = raw.x;
+      codes.two[1] = raw.y;
+      codes.two[2] = raw.z;
+      codes.two[3] = raw.w;
     } else {
-#pragma unroll
-      for (int j = 0; j < kEach; j += 2) {
-        const int low = j < exist ? from[j] : 0, high = j + 1 < exist ? from[j + 1] : 0;
-        two[j / 2] = (low & 0xffff) | static_cast<uint32_t>(high) << 16;
-      }
+      codes.read_each(from, exist, [](int j) { return j; });
     }
   }
 };
@@ -167,7 +163,7 @@ __device__ __forceinline__ bool write_part(const StageClassesArgs& args, const B
   SignedOnes<kWide> ones[kEach / 2];
 #pragma unroll
   for (int j = 0; j < kEach; j += 2) {
-    const SignedCode code[2] = {checked.at(part.two, j), checked.at(part.two, j + 1)};
+    const SignedCode code[2] = {checked.at(part.codes.two, j), checked.at(part.codes.two, j + 1)};
     ones[j / 2].load(table, {entry[j] + code[0].magnitude, entry[j + 1] + code[1].magnitude},
                      {code[0].sign, code[1].sign});
   }
